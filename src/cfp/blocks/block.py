@@ -1,0 +1,139 @@
+"""What stage 2 returns: ParallelBlocks and the ways to split them.
+
+A `Candidate` is one dim of a block that a mesh axis may split; every tensor of the block then
+splits in the dim named in `Block.splits`, and no device needs another's part (Eq. 1 of the
+paper). A `Strategy` picks a candidate, or None (replicated), for each mesh axis.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cfp.trace import Graph, source_line
+
+
+class Kind(enum.Enum):
+    """Where in the seed contraction a candidate dim comes from."""
+
+    BATCH = "batch"
+    ROWS = "rows"
+    COLUMNS = "columns"
+    CONTRACTED = "contracted"
+
+
+Strategy = tuple[int | None, ...]  # per mesh axis: index into Block.candidates, None replicated
+
+
+@dataclass(frozen=True, slots=True)
+class SeedSplit:
+    """How a candidate splits one contraction: a dim per operand, and of the result.
+
+    None means whole. A contracted dim splits operands only: the result is a partial sum.
+    """
+
+    operand_dims: tuple[int | None, ...]
+    result_dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A dim that may be split into any number of parts that divides `extent`."""
+
+    name: str
+    kind: Kind
+    extent: int
+    seeds: Mapping[int, SeedSplit]  # contraction equation -> how this candidate splits it
+
+    def allows(self, parts: int) -> bool:
+        return self.extent % parts == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A subgraph that stays split without talking.
+
+    `seeds` are the contractions whose split decides the block (several where siblings joined);
+    `members` the forward equations inside; `prologue` the forward equations placed with it
+    because it reads them, or because nothing else does; `backward` the contractions of the
+    backward pass that differentiate it. `splits[value][i]` is the dim that candidate i splits.
+    """
+
+    index: int
+    seeds: tuple[int, ...]
+    members: tuple[int, ...]
+    prologue: tuple[int, ...]
+    backward: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+    splits: Mapping[int, tuple[int | None, ...]]
+    inputs_from: tuple[int, ...]  # blocks whose values it reads
+    ended_by: tuple[str, ...]
+    loop: int | None
+    flops: float
+    negligible: bool
+
+    def strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
+        """Every choice of a candidate per axis whose sizes divide.
+
+        `replicated` joins only where nothing else is valid on an axis, or where the block is a
+        negligible share of the FLOPs.
+        """
+        per_axis: list[list[int | None]] = []
+        for size in mesh_shape:
+            valid: list[int | None] = [
+                i for i, candidate in enumerate(self.candidates) if candidate.allows(size)
+            ]
+            if size == 1:
+                valid = [None]
+            elif not valid or self.negligible:
+                valid.append(None)
+            per_axis.append(valid)
+        chosen: list[Strategy] = []
+        for strategy in itertools.product(*per_axis):
+            parts: dict[int, int] = {}
+            for candidate, size in zip(strategy, mesh_shape, strict=True):
+                if candidate is not None:
+                    parts[candidate] = parts.get(candidate, 1) * size
+            if all(self.candidates[i].allows(total) for i, total in parts.items()):
+                chosen.append(strategy)
+        return tuple(chosen) or (tuple(None for _ in mesh_shape),)
+
+    def show(self, graph: Graph) -> str:
+        lines = [f"block {self.index}" + (f" loop{self.loop}" if self.loop is not None else "")]
+        for seed in self.seeds:
+            equation = graph.equations[seed]
+            shapes = " x ".join(
+                "[" + ",".join(map(str, graph.values[v].shape)) + "]" for v in equation.inputs
+            )
+            lines.append(f"  seed {equation.primitive} {shapes} at {source_line(equation)}")
+        for candidate in self.candidates:
+            dims = ", ".join(
+                f"{split.operand_dims}->{split.result_dim}" for split in candidate.seeds.values()
+            )
+            lines.append(f"  candidate {candidate.name}: extent {candidate.extent}, dims {dims}")
+        lines.append(
+            f"  {len(self.members)} members, {len(self.prologue)} placed, "
+            f"{len(self.backward)} backward contractions"
+        )
+        lines += [f"  ends: {reason}" for reason in self.ended_by]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """All blocks in the order their forward parts run, and where every forward equation went."""
+
+    blocks: tuple[Block, ...]
+    home: Mapping[int, int]  # forward equation -> block
+    sources: Mapping[int, frozenset[int]]  # value -> blocks it comes from directly
+    parameters: frozenset[int]  # argument values that training updates
+    mesh_shape: tuple[int, ...]
+
+    def space(self) -> int:
+        return math.prod(len(block.strategies(self.mesh_shape)) for block in self.blocks)
+
+    def show(self, graph: Graph) -> str:
+        return "\n".join(block.show(graph) for block in self.blocks)

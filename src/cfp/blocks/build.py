@@ -1,0 +1,144 @@
+"""Stage 2: a `Graph` becomes ParallelBlocks (the paper's Algorithm 1 and its refinement)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cfp.blocks.backward import canonical_values, match_backward
+from cfp.blocks.block import Block, Blocks, Candidate
+from cfp.blocks.contraction import OPERANDS, flops
+from cfp.blocks.grow import Growing, Growth
+from cfp.blocks.parameters import find_parameters
+from cfp.blocks.place import place
+from cfp.blocks.refine import find_cuts
+from cfp.errors import CfpError
+from cfp.trace import Graph
+
+NEGLIGIBLE_SHARE = 0.02  # of the median block's FLOPs
+
+
+def build_blocks(
+    graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False
+) -> Blocks:
+    """Groups the step's forward equations around its contractions."""
+    parameters = find_parameters(graph)
+    cuts: frozenset[int] = frozenset()
+    while True:
+        growth = Growth(graph, parameters, mesh_shape, sequence=sequence, cuts=cuts)
+        growth.run()
+        more = find_cuts(growth) - cuts
+        if not more:
+            break
+        cuts |= more
+    if not growth.blocks:
+        raise CfpError(
+            "The step contracts nothing (no matrix product, convolution or lookup in a "
+            "parameter): there is nothing to split. Pass the whole training step."
+        )
+    home = place(graph, growth)
+    matched = match_backward(graph, home, canonical_values(graph))
+    return _finish(graph, growth, home, matched)
+
+
+def _finish(
+    graph: Graph, growth: Growth, home: Mapping[int, int], matched: Mapping[int, int]
+) -> Blocks:
+    roots = growth.blocks
+    number = {block.index: i for i, block in enumerate(roots)}
+    home = {equation: number[block] for equation, block in home.items()}
+    placed: list[list[int]] = [[] for _ in roots]
+    members = {member for block in roots for member in block.members}
+    for equation in sorted(home):
+        if equation not in members:
+            placed[home[equation]].append(equation)
+    backward: list[list[int]] = [[] for _ in roots]
+    for equation, forward in sorted(matched.items()):
+        backward[home[forward]].append(equation)
+    owned: list[list[int]] = [[] for _ in roots]
+    for value, owner in growth.owner.items():
+        owned[number[growth.find(owner)]].append(value)
+    work = [_flops(graph, block) for block in roots]
+    typical = statistics.median([f for f in work if f > 0] or [0.0])
+    blocks = [
+        _block(
+            growth,
+            block,
+            number,
+            prologue=tuple(placed[i]),
+            backward=tuple(backward[i]),
+            owned=owned[i],
+            flops=work[i],
+            negligible=work[i] < NEGLIGIBLE_SHARE * typical and not _looks_up(graph, block),
+        )
+        for i, block in enumerate(roots)
+    ]
+    sources = {
+        value: frozenset(number[growth.find(b)] for b in blocks_of)
+        for value, blocks_of in growth.sources.items()
+    }
+    return Blocks(tuple(blocks), home, sources, growth.parameters, growth.mesh_shape)
+
+
+def _block(
+    growth: Growth,
+    block: Growing,
+    number: Mapping[int, int],
+    *,
+    prologue: tuple[int, ...],
+    backward: tuple[int, ...],
+    owned: list[int],
+    flops: float,
+    negligible: bool,
+) -> Block:
+    order = {identity: i for i, identity in enumerate(block.candidates)}
+    splits: dict[int, tuple[int | None, ...]] = {}
+    for value in owned:
+        dims: list[int | None] = [None] * len(order)
+        for identity, (dim, _) in growth.positions[value].items():
+            dims[order[growth.candidate(identity)]] = dim
+        splits[value] = tuple(dims)
+    return Block(
+        index=number[block.index],
+        seeds=tuple(block.seeds),
+        members=tuple(sorted(block.members)),
+        prologue=prologue,
+        backward=backward,
+        candidates=_named([growth.candidates[identity] for identity in block.candidates]),
+        splits=splits,
+        inputs_from=tuple(
+            sorted({number[growth.find(b)] for b in block.before} - {number[block.index]})
+        ),
+        ended_by=tuple(block.ended_by),
+        loop=block.loop,
+        flops=flops,
+        negligible=negligible,
+    )
+
+
+def _named(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """Numbers the names where a kind occurs twice: batch0, batch1."""
+    count = Counter(candidate.kind for candidate in candidates)
+    seen: Counter[object] = Counter()
+    named: list[Candidate] = []
+    for candidate in candidates:
+        if count[candidate.kind] > 1:
+            name = f"{candidate.kind.value}{seen[candidate.kind]}"
+            candidate = replace(candidate, name=name)
+        seen[candidate.kind] += 1
+        named.append(candidate)
+    return tuple(named)
+
+
+def _flops(graph: Graph, block: Growing) -> float:
+    return sum(
+        flops(graph.equations[member].op)
+        for member in block.members
+        if graph.equations[member].primitive in OPERANDS
+    )
+
+
+def _looks_up(graph: Graph, block: Growing) -> bool:
+    return any(graph.equations[seed].primitive == "gather" for seed in block.seeds)

@@ -1,0 +1,77 @@
+"""Phase 2: a block is split where resharding inside it would move less than at its end.
+
+A point of a block's program, after all its seeds, parts it in two. Resharding there moves the
+tensors that cross; resharding after the block moves what the second half hands out. Where the
+crossing is smaller, keeping the block whole would hide a cheaper plan (the paper's Theorem 1,
+case 2), so the crossing tensors are cut and the sweep runs again. As in the paper, only points
+before a further contraction or before an operation that takes a part of a tensor can qualify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cfp.blocks.contraction import OPERANDS
+from cfp.blocks.grow import Growing, Growth
+from cfp.trace import Graph, Role
+
+PARTS = frozenset(
+    {"slice", "dynamic_slice", "split", "gather", "reduce_sum", "reduce_max", "reduce_min"}
+)
+
+
+def find_cuts(growth: Growth) -> frozenset[int]:
+    """The values at which blocks of this sweep should be split."""
+    return frozenset(value for block in growth.blocks for value in _cut(growth.graph, block))
+
+
+def _cut(graph: Graph, block: Growing) -> tuple[int, ...]:
+    inner = [m for m in block.members if m not in block.seeds]
+    if not any(graph.equations[m].primitive in OPERANDS or _is_part(graph, m) for m in inner):
+        return ()
+    best: tuple[int, tuple[int, ...]] | None = None
+    for crossing, leaving in _points(graph, block):
+        moved = sum(graph.values[v].size_bytes for v in crossing)
+        handed_out = sum(graph.values[v].size_bytes for v in leaving)
+        if moved < handed_out and (best is None or moved < best[0]):
+            best = (moved, crossing)
+    return best[1] if best else ()
+
+
+def _points(graph: Graph, block: Growing) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """(values that cross, values the second half hands out) at every point worth a look."""
+    members = set(block.members)
+    produced: dict[int, list[int]] = {}  # value -> readers inside the block
+    leaves: set[int] = set()
+    outputs = set(graph.outputs)
+    for member in block.members:
+        for value in graph.equations[member].outputs:
+            readers = graph.readers[value]
+            produced[value] = [r for r in readers if r in members]
+            outside = (r for r in readers if r not in members)
+            if value in outputs or any(
+                graph.equations[r].role is Role.FORWARD for r in outside
+            ):
+                leaves.add(value)
+    last_seed = max(block.seeds)
+    for member in block.members:
+        special = graph.equations[member].primitive in OPERANDS or _is_part(graph, member)
+        if member <= last_seed or not special:
+            continue
+        crossing = tuple(
+            value
+            for value, readers in produced.items()
+            if _producer(graph, value) < member and any(r >= member for r in readers)
+        )
+        leaving = [value for value in leaves if _producer(graph, value) >= member]
+        yield crossing, leaving
+
+
+def _is_part(graph: Graph, member: int) -> bool:
+    return graph.equations[member].primitive in PARTS
+
+
+def _producer(graph: Graph, value: int) -> int:
+    producer = graph.values[value].producer
+    assert producer is not None
+    return producer

@@ -1,0 +1,89 @@
+"""The training step: loss, gradients, AdamW. A pure function of the state, a batch and a key."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from cfp.errors import CfpError
+from cfp.models import bert, gpt, llama, moe
+from cfp.models.config import Config
+from cfp.models.data import synthetic_batch
+from cfp.models.layers import Params
+
+_MODELS = {"bert": bert, "gpt": gpt, "moe": moe, "llama": llama}
+_ABSTRACT_BYTES = 2**30
+
+Step = Callable[..., tuple["State", dict[str, Array]]]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one step hands to the next."""
+
+    params: Params
+    opt_state: Any
+    step: Array
+
+
+def make_step(config: Config, *, abstract: bool | None = None) -> tuple[Step, tuple[Any, ...]]:
+    """The training step of a model, and arguments for it.
+
+    The step is `step(state, batch, key) -> (state, metrics)`, without `key` where the model has no
+    dropout. With `abstract` the arguments are `ShapeDtypeStruct`s and cost no memory; left out,
+    they are so when the state would be larger than 1 GiB.
+    """
+    optimizer = make_optimizer(config)
+    loss = functools.partial(_MODELS[config.model].loss, config=config)
+
+    def step(
+        state: State, batch: dict[str, Array], key: Array | None = None
+    ) -> tuple[State, dict[str, Array]]:
+        if config.dropout and key is None:
+            raise CfpError("The step needs a `key`: the model has dropout. Pass jax.random.key(0).")
+        grads, metrics = jax.grad(loss, has_aux=True)(state.params, batch, key)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return State(params=params, opt_state=opt_state, step=state.step + 1), metrics
+
+    shapes = jax.eval_shape(lambda: _make_args(config))
+    if abstract is None:
+        abstract = _bytes(shapes[0]) > _ABSTRACT_BYTES
+    return step, shapes if abstract else _make_args(config)
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    adamw = optax.adamw(config.learning_rate, weight_decay=0.01)
+    if config.clip_norm is None:
+        return adamw
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+
+
+def init_state(config: Config, seed: int = 0) -> State:
+    params = _MODELS[config.model].init(config, jax.random.key(seed))
+    opt_state = make_optimizer(config).init(params)
+    return State(params=params, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
+
+
+def num_params(config: Config) -> int:
+    """How many numbers the model learns. Makes none of them."""
+    config = replace(config, scan=True)  # the same count, in fewer arrays
+    init = functools.partial(_MODELS[config.model].init, config)
+    params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def _make_args(config: Config) -> tuple[Any, ...]:
+    args = (init_state(config), synthetic_batch(config))
+    return (*args, jax.random.key(0)) if config.dropout else args
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

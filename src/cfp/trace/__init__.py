@@ -1,0 +1,33 @@
+"""Stage 1: step -> Graph. The only room that touches JAX's private parts."""
+
+from cfp.trace.graph import (
+    LOOP_ENTER,
+    LOOP_EXIT,
+    LOOP_PRIMITIVES,
+    LOOP_SLICE,
+    LOOP_STACK,
+    Equation,
+    Graph,
+    Loop,
+    Op,
+    Role,
+    Value,
+)
+from cfp.trace.source import source_line
+from cfp.trace.tracer import trace
+
+__all__ = [
+    "LOOP_ENTER",
+    "LOOP_EXIT",
+    "LOOP_PRIMITIVES",
+    "LOOP_SLICE",
+    "LOOP_STACK",
+    "Equation",
+    "Graph",
+    "Loop",
+    "Op",
+    "Role",
+    "Value",
+    "source_line",
+    "trace",
+]

@@ -1,0 +1,182 @@
+"""The traced step: a flat list of equations over numbered values.
+
+Grammar, as `Graph.show` prints it:
+
+    value     ::= %index:dtype[shape]
+    equation  ::= value... = primitive %index... ; role [loop] [opaque]
+    role      ::= forward | backward | update
+
+Calls are inlined. A `scan` that contracts is spliced: one iteration of its body stands in the
+list, marked with its `Loop`, between four pseudo-operations that `affine` knows like any other:
+`loop_enter` (initial carry -> carry), `loop_slice` (stacked -> one iteration's slice),
+`loop_stack` (one iteration's result -> stacked) and `loop_exit` (carry -> final carry). So every
+later stage sees a loop body as ordinary equations that happen `length` times.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cfp.affine import OpMap
+
+Shape = tuple[int, ...]
+
+LOOP_ENTER, LOOP_SLICE, LOOP_STACK, LOOP_EXIT = (
+    "loop_enter",
+    "loop_slice",
+    "loop_stack",
+    "loop_exit",
+)
+LOOP_PRIMITIVES = frozenset({LOOP_ENTER, LOOP_SLICE, LOOP_STACK, LOOP_EXIT})
+
+
+class Role(enum.Enum):
+    """Which pass of the training step an equation belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor. `producer` is an equation's index; None for arguments and constants."""
+
+    index: int
+    shape: Shape
+    dtype: Any
+    producer: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * int(self.dtype.itemsize)
+
+    def show(self) -> str:
+        return f"%{self.index}:{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """What an equation does, apart from where: equal equations share one Op.
+
+    `map` is None where the element-level dependency is unknown: the operation is opaque.
+    `primitive_object` is JAX's primitive, None for the loop pseudo-operations.
+    """
+
+    primitive: str
+    params: Mapping[str, Any]
+    in_shapes: tuple[Shape, ...]
+    out_shapes: tuple[Shape, ...]
+    out_dtypes: tuple[Any, ...]
+    map: OpMap | None
+    primitive_object: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One operation at its place. `recomputed` marks what `jax.checkpoint` may compute again."""
+
+    index: int
+    op: Op
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    role: Role
+    loop: int | None
+    recomputed: bool
+    source_info: Any
+
+    @property
+    def primitive(self) -> str:
+        return self.op.primitive
+
+    @property
+    def opaque(self) -> bool:
+        return self.op.map is None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A spliced `scan`.
+
+    `carries` pairs each `loop_enter` equation with its `loop_exit`. `twin` is the forward loop
+    that this loop is the backward pass of.
+    """
+
+    index: int
+    parent: int | None
+    length: int
+    reverse: bool
+    role: Role
+    carries: tuple[tuple[int, int], ...]
+    twin: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A traced step. `inputs` and `outputs` are value indices in the order of the flat pytrees."""
+
+    equations: tuple[Equation, ...]
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    input_paths: tuple[str, ...]
+    output_paths: tuple[str, ...]
+    donated: frozenset[int]
+    constants: Mapping[int, Any]
+    loops: tuple[Loop, ...]
+    readers: tuple[tuple[int, ...], ...]
+    trace_s: float
+
+    def role(self, role: Role) -> Iterator[Equation]:
+        return (equation for equation in self.equations if equation.role is role)
+
+    def loop_path(self, loop: int | None) -> tuple[int, ...]:
+        """The loops around an equation, outermost first."""
+        path: list[int] = []
+        while loop is not None:
+            path.append(loop)
+            loop = self.loops[loop].parent
+        return tuple(reversed(path))
+
+    def trips(self, loop: int | None) -> int:
+        """How many times an equation of `loop` happens in one step."""
+        return math.prod(self.loops[inner].length for inner in self.loop_path(loop))
+
+    def opaque(self) -> tuple[Equation, ...]:
+        return tuple(equation for equation in self.equations if equation.opaque)
+
+    def describe(self, value: int) -> str:
+        """A value as the user knows it: its argument path, or what made it and where."""
+        from cfp.trace.source import source_line  # the only place a description needs frames
+
+        if value in self.inputs:
+            return self.input_paths[self.inputs.index(value)]
+        producer = self.values[value].producer
+        if producer is None:
+            return f"constant {self.values[value].show()}"
+        equation = self.equations[producer]
+        return f"{self.values[value].show()} = {equation.primitive} at {source_line(equation)}"
+
+    def show(self) -> str:
+        lines = [
+            f"arg {path} = {self.values[value].show()}"
+            for path, value in zip(self.input_paths, self.inputs, strict=True)
+        ]
+        for equation in self.equations:
+            results = " ".join(self.values[value].show() for value in equation.outputs)
+            operands = " ".join(f"%{value}" for value in equation.inputs)
+            marks = equation.role.value
+            if equation.loop is not None:
+                marks += f" loop{equation.loop}"
+            if equation.opaque:
+                marks += " opaque"
+            lines.append(f"{results} = {equation.primitive} {operands} ; {marks}")
+        lines += [
+            f"out {path} = %{value}"
+            for path, value in zip(self.output_paths, self.outputs, strict=True)
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,18 @@
+"""The user's source line of an equation, found on demand: reading frames is slow."""
+
+from __future__ import annotations
+
+import os
+
+from jax._src import source_info_util
+
+from cfp.trace.graph import Equation
+
+
+def source_line(equation: Equation) -> str:
+    """`file.py:12 (function)` of the innermost frame outside JAX, or `unknown`."""
+    traceback = getattr(equation.source_info, "traceback", None)
+    frame = source_info_util.user_frame(traceback)
+    if frame is None:
+        return "unknown"
+    return f"{os.path.basename(frame.file_name)}:{frame.start_line} ({frame.function_name})"

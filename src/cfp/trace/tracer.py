@@ -1,0 +1,99 @@
+"""Stage 1: a step and example arguments become a `Graph`.
+
+Roles come from JAX's name stack: the backward pass carries `transpose(...)` outermost; the
+update is what lies outside autodiff and depends on a gradient, or serves only what does (step
+counters, schedules).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.extend  # jax.extend is not imported by jax itself
+
+from cfp.errors import CfpError
+from cfp.trace.graph import Equation, Graph, Role
+from cfp.trace.inline import Context, Inliner
+from cfp.trace.paths import input_paths, output_paths
+
+
+def trace(step: Callable[..., Any], *args: Any) -> Graph:
+    """Traces `step` on arrays or `ShapeDtypeStruct`s without running it."""
+    if not callable(step):
+        raise CfpError(f"`step` is a {type(step).__name__}, not a function: pass the step itself.")
+    start = time.perf_counter()
+    paths = input_paths(step, args)
+    closed, result = _make_jaxpr(step, args)
+    traced_s = time.perf_counter() - start
+
+    inliner = Inliner()
+    jaxpr = closed.jaxpr
+    inputs = [inliner.value(var.aval, None) for var in jaxpr.invars]
+    env = dict(zip(jaxpr.invars, inputs, strict=True))
+    for var, array in zip(jaxpr.constvars, closed.consts, strict=True):
+        env[var] = inliner.constant(array, var.aval)
+    outputs = inliner.run(jaxpr, env, Context())
+    readers = _readers(inliner.equations, len(inliner.values))
+    return Graph(
+        equations=_settle_roles(inliner, readers),
+        values=tuple(inliner.values),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        input_paths=tuple(paths),
+        output_paths=tuple(output_paths(result)),
+        donated=_donated(jaxpr),
+        constants=inliner.constants,
+        loops=tuple(inliner.loops),
+        readers=readers,
+        trace_s=traced_s,
+    )
+
+
+def _make_jaxpr(step: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    try:
+        return jax.make_jaxpr(step, return_shape=True)(*args)
+    except CfpError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [""]
+        raise CfpError(
+            f"The step does not trace: {type(error).__name__}: {reason[0]} "
+            "Check that jax.jit(step)(*args) works."
+        ) from error
+
+
+def _readers(equations: Sequence[Equation], values: int) -> tuple[tuple[int, ...], ...]:
+    readers: list[list[int]] = [[] for _ in range(values)]
+    for equation in equations:
+        for value in dict.fromkeys(equation.inputs):
+            readers[value].append(equation.index)
+    return tuple(tuple(indices) for indices in readers)
+
+
+def _settle_roles(
+    inliner: Inliner, readers: Sequence[Sequence[int]]
+) -> tuple[Equation, ...]:
+    """Moves what only the update reads (counters, schedules) into the update."""
+    equations = list(inliner.equations)
+    for index in range(len(equations) - 1, -1, -1):
+        equation = equations[index]
+        if equation.role is not Role.FORWARD or index not in inliner.outside_autodiff:
+            continue
+        users = [user for output in equation.outputs for user in readers[output]]
+        if users and all(equations[user].role is Role.UPDATE for user in users):
+            equations[index] = replace(equation, role=Role.UPDATE)
+    return tuple(equations)
+
+
+def _donated(jaxpr: Any) -> frozenset[int]:
+    """Positions of the flat inputs that a jitted step donates."""
+    for eqn in jaxpr.eqns:
+        flags = eqn.params.get("donated_invars")
+        if flags and any(flags):
+            given = {id(var) for var, on in zip(eqn.invars, flags, strict=True) if on}
+            return frozenset(i for i, var in enumerate(jaxpr.invars) if id(var) in given)
+    return frozenset()

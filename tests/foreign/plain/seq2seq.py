@@ -1,0 +1,91 @@
+"""An encoder-decoder transformer with cross attention; gradients clipped by their global norm."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..training import (
+    HEADS,
+    HIDDEN,
+    MLP,
+    SEQ,
+    VOCAB,
+    arguments,
+    next_token_loss,
+    random_tokens,
+    train_step,
+)
+from .layers import dense, dense_init, mlp, mlp_init, norm, norm_init
+
+SOURCE_SEQ = 20
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-3))
+
+
+def make(layers=2, batch=8, abstract=False):
+    """`layers` encoder layers and as many decoder layers."""
+
+    def init(key):
+        keys = iter(jax.random.split(key, 5 + 2 * layers))
+        return {
+            "tokens": 0.1 * jax.random.normal(next(keys), (VOCAB, HIDDEN)),
+            "source_positions": 0.1 * jax.random.normal(next(keys), (SOURCE_SEQ, HIDDEN)),
+            "target_positions": 0.1 * jax.random.normal(next(keys), (SEQ, HIDDEN)),
+            "encoder": [_layer_init(next(keys), ("self",)) for _ in range(layers)],
+            "decoder": [_layer_init(next(keys), ("self", "cross")) for _ in range(layers)],
+            "norm": norm_init(HIDDEN),
+            "head": dense_init(next(keys), HIDDEN, VOCAB),
+        }
+
+    def loss_fn(params, batch):
+        memory = params["tokens"][batch["source"]] + params["source_positions"]
+        for layer in params["encoder"]:
+            memory = _layer(layer, memory)
+        x = params["tokens"][batch["target"]] + params["target_positions"]
+        causal = jnp.tril(jnp.ones((SEQ, SEQ), bool))
+        for layer in params["decoder"]:
+            x = _layer(layer, x, mask=causal, memory=memory)
+        return next_token_loss(dense(params["head"], norm(params["norm"], x)), batch["target"])
+
+    def data(key):
+        source_key, target_key = jax.random.split(key)
+        return {
+            "source": random_tokens(source_key, batch, SOURCE_SEQ),
+            "target": random_tokens(target_key, batch),
+        }
+
+    step = train_step(loss_fn, OPTIMIZER)
+    return step, arguments(init, data, OPTIMIZER, abstract=abstract)
+
+
+def _layer_init(key, attentions):
+    mlp_key, *keys = jax.random.split(key, 1 + len(attentions))
+    parameters = {
+        name: {"norm": norm_init(HIDDEN)}
+        | {
+            part: dense_init(part_key, HIDDEN, HIDDEN)
+            for part, part_key in zip("qkvo", jax.random.split(attention_key, 4), strict=True)
+        }
+        for name, attention_key in zip(attentions, keys, strict=True)
+    }
+    mlp_parameters = mlp_init(mlp_key, [HIDDEN, MLP, HIDDEN])
+    return parameters | {"mlp_norm": norm_init(HIDDEN), "mlp": mlp_parameters}
+
+
+def _layer(p, x, mask=None, memory=None):
+    y = norm(p["self"]["norm"], x)
+    x = x + _attention(p["self"], y, y, mask)
+    if memory is not None:
+        x = x + _attention(p["cross"], norm(p["cross"]["norm"], x), memory)
+    return x + mlp(p["mlp"], norm(p["mlp_norm"], x))
+
+
+def _attention(p, x, memory, mask=None):
+    def heads(part, y):
+        return dense(p[part], y).reshape(*y.shape[:-1], HEADS, HIDDEN // HEADS)
+
+    scores = jnp.einsum("bqhd,bkhd->bhqk", heads("q", x), heads("k", memory))
+    scores = scores * (HIDDEN // HEADS) ** -0.5
+    if mask is not None:
+        scores = jnp.where(mask, scores, -1e9)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), heads("v", memory))
+    return dense(p["o"], mixed.reshape(x.shape))

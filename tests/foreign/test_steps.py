@@ -1,0 +1,42 @@
+"""The foreign steps are sound themselves: they trace, run and train."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from . import MODELS, PLAIN
+
+STEPS = MODELS | PLAIN
+
+
+@pytest.fixture(params=STEPS)
+def make(request):
+    return STEPS[request.param]
+
+
+def test_traces_without_arrays(make):
+    step, args = make(abstract=True)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args))
+    shallow, deep = (_contractions(*each) for each in ((step, args), make(layers=3, abstract=True)))
+    assert 0 < shallow < deep
+
+
+def test_trains(make):
+    step, args = make()
+    jitted = jax.jit(step)
+    losses = []
+    for _ in range(4):
+        *carried, loss = jitted(*args)
+        assert jax.tree.map(_aval, tuple(carried)) == jax.tree.map(_aval, args[: len(carried)])
+        args = (*carried, *args[len(carried) :])
+        losses.append(loss)
+    assert jnp.isfinite(jnp.array(losses)).all()
+    assert losses[-1] < losses[0]
+
+
+def _contractions(step, args):
+    return str(jax.make_jaxpr(step)(*args)).count("dot_general")
+
+
+def _aval(leaf):
+    return leaf.shape, leaf.dtype, leaf.weak_type
