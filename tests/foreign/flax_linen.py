@@ -53,10 +53,11 @@ def make(layers=2, batch=8, abstract=False):
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         return state.apply_gradients(grads=grads), loss
 
-    def build():
-        tokens = random_tokens(jax.random.key(1), batch)
-        params = model.init(jax.random.key(0), tokens)["params"]
+    def build(key):
+        init_key, data_key = jax.random.split(key)
+        tokens = random_tokens(data_key, batch)
+        params = model.init(init_key, tokens)["params"]
         state = TrainState.create(apply_fn=model.apply, params=params, tx=ADAMW)
-        return state, tokens, jax.random.key(2)
+        return state, tokens, jax.random.key(0)
 
     return step, materialize(build, abstract)

@@ -1,12 +1,11 @@
-"""A decoder of Flax NNX modules; the step splits and merges it.
+"""A decoder of Flax NNX modules and an `nnx.Optimizer`, which the step merges and splits again.
 
-The graph definition is closed over. The state is one pytree of the parameters and of the dropout's
-random streams, typed keys and their counters, which the step carries on.
+The graph definition is closed over. The state is one pytree: the parameters, the dropouts' random
+streams (typed keys and their counters) and what the optimizer keeps.
 """
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from .training import (
@@ -55,27 +54,25 @@ class Decoder(nnx.Module):
 
 
 def make(layers=2, batch=8, abstract=False):
-    def init():
-        return Decoder(layers, nnx.Rngs(params=0, dropout=1))
+    def init(key):
+        model = Decoder(layers, nnx.Rngs(key, dropout=jax.random.key(1)))
+        model.train()
+        return model, nnx.Optimizer(model, ADAMW, wrt=nnx.Param)
 
-    graphdef = nnx.graphdef(nnx.eval_shape(init))
+    graphdef = nnx.graphdef(nnx.eval_shape(init, jax.random.key(0)))
 
-    def step(state, opt_state, tokens):
-        params, rest = nnx.split_state(state, nnx.Param, ...)
+    def step(state, tokens):
+        model, optimizer = nnx.merge(graphdef, state)
 
-        def loss_fn(params):
-            model = nnx.merge(graphdef, params, rest)
-            loss = next_token_loss(model(tokens), tokens)
-            return loss, nnx.state(model, nnx.Not(nnx.Param))
+        def loss_fn(model):
+            return next_token_loss(model(tokens), tokens)
 
-        (loss, rest), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
-        updates, opt_state = ADAMW.update(grads, opt_state, params)
-        state = nnx.merge_state(optax.apply_updates(params, updates), rest)
-        return state, opt_state, loss
+        loss, grads = nnx.value_and_grad(loss_fn)(model)
+        optimizer.update(model, grads)
+        return nnx.state((model, optimizer)), loss
 
-    def build():
-        state = nnx.state(init())
-        opt_state = ADAMW.init(nnx.filter_state(state, nnx.Param))
-        return state, opt_state, random_tokens(jax.random.key(1), batch)
+    def build(key):
+        init_key, data_key = jax.random.split(key)
+        return nnx.state(init(init_key)), random_tokens(data_key, batch)
 
     return step, materialize(build, abstract)

@@ -3,12 +3,12 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import optax
 
 # Every size divides by 4; sizes of different meaning differ, so that no dim passes for another.
 HIDDEN, HEADS, MLP, SEQ, VOCAB = 48, 4, 192, 16, 128
 DROPOUT = 0.1
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 ADAMW = optax.adamw(3e-3)
 
 
@@ -35,17 +35,28 @@ def dropout_train_step(loss_fn, optimizer=ADAMW):
 def arguments(init, data, optimizer=ADAMW, *, with_key=False, abstract=False):
     """`(params, opt_state, batch)` and a key where asked, from `init(key)` and `data(key)`."""
 
-    def build():
-        params = init(jax.random.key(0))
-        args = params, optimizer.init(params), data(jax.random.key(1))
-        return (*args, jax.random.key(2)) if with_key else args
+    def build(key):
+        init_key, data_key = jax.random.split(key)
+        params = init(init_key)
+        args = params, optimizer.init(params), data(data_key)
+        return (*args, jax.random.key(0)) if with_key else args
 
     return materialize(build, abstract)
 
 
 def materialize(build, abstract):
-    """The arrays that `build()` makes, or their shapes alone."""
-    return jax.eval_shape(build) if abstract else jax.jit(build)()
+    """The arrays that `build(key)` makes, or their shapes alone.
+
+    The key is of the kind that compiles fastest, for initial values only: a step that draws random
+    numbers gets a key of the default kind.
+    """
+    key = jax.random.key(0, impl="rbg")
+    return jax.eval_shape(build, key) if abstract else quick_jit(build)(key)
+
+
+def quick_jit(function):
+    """`jax.jit` for what runs a few times only: it compiles in about a third of the time."""
+    return jax.jit(function, compiler_options=QUICK)
 
 
 def random_tokens(key, batch, seq=SEQ):

@@ -158,7 +158,7 @@ def reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 def arg_reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     """argmax, argmin: no sum or maximum of partial positions gives the position."""
     op = reduction(params, ins, outs)
-    return OpMap(op.sizes, op.operands, op.results)
+    return OpMap(op.sizes, op.operands, op.results, exact=bool(op.reduced))
 
 
 def leading(params: Params, ins: Shapes, outs: Shapes) -> OpMap:

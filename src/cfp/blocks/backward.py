@@ -8,7 +8,9 @@ by value numbering: same operation on the same values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import bisect
+import math
+from collections.abc import Collection, Mapping
 
 from cfp.blocks.contraction import OPERANDS
 from cfp.trace import LOOP_SLICE, LOOP_STACK, Graph, Role
@@ -18,21 +20,37 @@ SCATTERS = frozenset({"scatter-add", "scatter_add"})
 CONTRACTING = frozenset(OPERANDS) | SCATTERS
 
 
-def canonical_values(graph: Graph) -> dict[int, int]:
-    """Value of the backward pass -> the forward value it repeats, where it does."""
+def canonical_values(graph: Graph, contractions: Collection[int]) -> dict[int, int]:
+    """Value of the backward pass -> the forward value it repeats, where it does.
+
+    Autodiff may rewrite what it recomputes (a softmax by its derivative rule), and value
+    numbering loses the thread there. A recomputed contraction picks it up again: it does the
+    same operation on one of the same operands or, failing that, is the next of its kind, for
+    recomputation repeats the forward pass in order.
+    """
     same: dict[int, int] = {}
     table: dict[tuple[object, ...], tuple[int, ...]] = {}
     recomputes = any(equation.recomputed for equation in graph.equations)
     if not recomputes and not graph.loops:
         return same
+    by_op: dict[int, list[int]] = {}
+    for index in sorted(contractions):
+        by_op.setdefault(id(graph.equations[index].op), []).append(index)
+    last: int | None = None
     for equation in graph.equations:
         loop = equation.loop
         twin = graph.loops[loop].twin if loop is not None else None
         inputs = tuple(same.get(value, value) for value in equation.inputs)
-        key = (id(equation.op), inputs, loop if twin is None else twin)
+        # one stacked tensor sliced in two loops gives two values; all else is in the inputs
+        place = (loop if twin is None else twin) if equation.primitive == LOOP_SLICE else None
+        key = (id(equation.op), inputs, place)
+        by_operand = [(id(equation.op), i, value) for i, value in enumerate(inputs)][::-1]
         if equation.role is Role.FORWARD:
             if recomputes or equation.primitive == LOOP_SLICE:
                 table.setdefault(key, equation.outputs)
+            if recomputes and equation.index in contractions:
+                for part in by_operand:
+                    table.setdefault(part, equation.outputs)
             continue
         if equation.primitive == LOOP_SLICE and twin is not None:
             stack = graph.values[inputs[0]].producer
@@ -43,18 +61,29 @@ def canonical_values(graph: Graph) -> dict[int, int]:
             continue
         if equation.primitive == "optimization_barrier":
             same.update(zip(equation.outputs, inputs, strict=True))
-        elif key in table:
-            same.update(zip(equation.outputs, table[key], strict=True))
+            continue
+        contracts = equation.primitive in OPERANDS
+        keys = [key, *by_operand] if contracts else [key]
+        found = next((table[k] for k in keys if k in table), None)
+        if found is None and contracts and last is not None:
+            later = by_op.get(id(equation.op), [])
+            position = bisect.bisect_right(later, last)
+            if position < len(later):
+                found = graph.equations[later[position]].outputs
+        if found is not None:
+            same.update(zip(equation.outputs, found, strict=True))
+            if contracts:
+                last = graph.values[found[0]].producer
     return same
 
 
 def match_backward(
-    graph: Graph, home: Mapping[int, int], same: Mapping[int, int]
+    graph: Graph, contractions: Collection[int], same: Mapping[int, int]
 ) -> dict[int, int]:
     """Backward contraction -> forward contraction, for those that share an operand."""
     by_operand: dict[int, list[int]] = {}
     for equation in graph.role(Role.FORWARD):
-        if equation.primitive in OPERANDS and equation.index in home:
+        if equation.index in contractions:
             for value in dict.fromkeys(equation.inputs):
                 by_operand.setdefault(value, []).append(equation.index)
     matched: dict[int, int] = {}
@@ -65,10 +94,13 @@ def match_backward(
             continue
         twin = _repeated(graph, equation.outputs[0], same)
         if twin is not None:
-            matched[equation.index] = twin
+            if twin in contractions:
+                matched[equation.index] = twin
+                for value in equation.inputs:  # what differentiates it may read these instead
+                    by_operand.setdefault(value, []).append(twin)
             continue
         found: tuple[int, int] | None = None
-        for value in dict.fromkeys(same.get(v, v) for v in equation.inputs):
+        for value in dict.fromkeys([*(same.get(v, v) for v in equation.inputs), *equation.inputs]):
             for forward in reversed(by_operand.get(value, ())):
                 fits = forward <= reached and _differentiates(graph, equation.index, forward)
                 if fits and (forward, value) not in taken:
@@ -89,16 +121,9 @@ def _repeated(graph: Graph, value: int, same: Mapping[int, int]) -> int | None:
 
 def _differentiates(graph: Graph, backward: int, forward: int) -> bool:
     """One operand of the backward contraction has as many elements as the forward result."""
-    result = graph.values[graph.equations[forward].outputs[0]]
     kind = graph.equations[backward].primitive
     if (kind in SCATTERS) != (graph.equations[forward].primitive == "gather"):
         return False
-    count = _count(result.shape)
-    return any(_count(graph.values[v].shape) == count for v in graph.equations[backward].inputs)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+    count = math.prod(graph.values[graph.equations[forward].outputs[0]].shape)
+    inputs = graph.equations[backward].inputs
+    return any(math.prod(graph.values[v].shape) == count for v in inputs)

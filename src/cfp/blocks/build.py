@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from cfp.blocks.backward import canonical_values, match_backward
@@ -15,7 +15,7 @@ from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
 from cfp.blocks.refine import find_cuts
 from cfp.errors import CfpError
-from cfp.trace import Graph
+from cfp.trace import Equation, Graph
 
 NEGLIGIBLE_SHARE = 0.02  # of the median block's FLOPs
 
@@ -39,7 +39,13 @@ def build_blocks(
             "parameter): there is nothing to split. Pass the whole training step."
         )
     home = place(graph, growth)
-    matched = match_backward(graph, home, canonical_values(graph))
+    contractions = {
+        member
+        for block in growth.blocks
+        for member in block.members
+        if is_contraction(graph.equations[member], block.seeds)
+    }
+    matched = match_backward(graph, contractions, canonical_values(graph, contractions))
     return _finish(graph, growth, home, matched)
 
 
@@ -137,6 +143,13 @@ def _flops(graph: Graph, block: Growing) -> float:
         flops(graph.equations[member].op)
         for member in block.members
         if graph.equations[member].primitive in OPERANDS
+    )
+
+
+def is_contraction(equation: Equation, seeds: Container[int]) -> bool:
+    """A product or convolution anywhere; a lookup only where it is a seed."""
+    return equation.primitive in OPERANDS and (
+        equation.primitive != "gather" or equation.index in seeds
     )
 
 

@@ -357,12 +357,16 @@ class Growth:
         return pairs
 
     def _contracted_pair(self, sibling: Growing, latest: Growing) -> dict[int, int]:
-        """Contracted candidates leave no dim to meet in: they pair as they are."""
+        """Contracted candidates leave no dim to meet in: they pair if the same axes fit both."""
 
         def contracted(block: Growing) -> list[int]:
             return [c for c in block.candidates if self.candidates[c].kind is Kind.CONTRACTED]
 
-        return dict(zip(contracted(sibling), contracted(latest), strict=False))
+        pairs = zip(contracted(sibling), contracted(latest), strict=False)
+        return {a: b for a, b in pairs if self._fitting(a) == self._fitting(b)}
+
+    def _fitting(self, identity: int) -> list[int]:
+        return [size for size in self._sizes if self.candidates[identity].extent % size == 0]
 
 
 def _present(op: Op, operands: list[int], factor: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cfp.blocks.contraction import OPERANDS
 from cfp.blocks.grow import Growing, Growth
-from cfp.trace import Graph, Role
+from cfp.trace import LOOP_STACK, Graph, Role
 
 PARTS = frozenset(
     {"slice", "dynamic_slice", "split", "gather", "reduce_sum", "reduce_max", "reduce_min"}
@@ -49,9 +49,7 @@ def _points(graph: Graph, block: Growing) -> Iterator[tuple[tuple[int, ...], lis
             readers = graph.readers[value]
             produced[value] = [r for r in readers if r in members]
             outside = (r for r in readers if r not in members)
-            if value in outputs or any(
-                graph.equations[r].role is Role.FORWARD for r in outside
-            ):
+            if value in outputs or any(_is_forward(graph, r) for r in outside):
                 leaves.add(value)
     last_seed = max(block.seeds)
     for member in block.members:
@@ -65,6 +63,14 @@ def _points(graph: Graph, block: Growing) -> Iterator[tuple[tuple[int, ...], lis
         )
         leaving = [value for value in leaves if _producer(graph, value) >= member]
         yield crossing, leaving
+
+
+def _is_forward(graph: Graph, reader: int) -> bool:
+    """Reads for the forward pass; stacking a residual for the backward loop does not count."""
+    equation = graph.equations[reader]
+    if equation.primitive == LOOP_STACK:
+        return any(_is_forward(graph, r) for r in graph.readers[equation.outputs[0]])
+    return equation.role is Role.FORWARD
 
 
 def _is_part(graph: Graph, member: int) -> bool:

@@ -32,10 +32,10 @@ def make(layers=2, batch=8, abstract=False):
         }
         return state, loss
 
-    def build():
-        key, x_key, label_key = jax.random.split(jax.random.key(0), 3)
+    def build(key):
+        init_key, x_key, label_key = jax.random.split(key, 3)
         sizes = [FEATURES, *[HIDDEN] * layers, CLASSES]
-        weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), mlp_init(key, sizes))
+        weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), mlp_init(init_key, sizes))
         params = {"layers": weights, "bias": None}
         state = {"params": params, "opt_state": ADAMW.init(params), "ema": None}
         batch_ = {
@@ -44,6 +44,6 @@ def make(layers=2, batch=8, abstract=False):
             "valid": jnp.arange(batch) < batch - 1,
             "weight": None,
         }
-        return state | {"step": jnp.int32(0)}, batch_, jax.random.key(2)
+        return state | {"step": jnp.int32(0)}, batch_, jax.random.key(0)
 
     return step, materialize(build, abstract)

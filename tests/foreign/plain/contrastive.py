@@ -15,7 +15,7 @@ def make(layers=2, batch=8, abstract=False):
         return {
             "image": mlp_init(image_key, [PIXELS, *[MLP] * layers, HIDDEN]),
             "text": mlp_init(text_key, [WORDS, *[MLP] * layers, HIDDEN]),
-            "temperature": jnp.log(10.0),
+            "temperature": jnp.log(jnp.float32(10)),
         }
 
     def loss_fn(params, batch):

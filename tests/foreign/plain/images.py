@@ -1,5 +1,7 @@
 """Convolutions over NHWC images: a classifier and a U-Net."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -44,7 +46,7 @@ def unet(layers=2, batch=8, abstract=False):
     def init(key):
         keys = iter(jax.random.split(key, 2 + 3 * layers))
         widths = [CHANNELS * 2**level for level in range(layers + 1)]
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         return {
             "stem": _kernel(next(keys), COLOURS, CHANNELS),
             "down": [_kernel(next(keys), small, large) for small, large in pairs],

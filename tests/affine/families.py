@@ -1,0 +1,299 @@
+"""Random calls of real lax operations, a family per kind of rule."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+from jax import lax
+
+from .oracle import Case, values
+
+Draw = Callable[[Any], Any]
+FAMILIES: dict[str, Callable[[Draw], Case]] = {}
+
+
+def family(make: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+    FAMILIES[make.__name__] = make
+    return make
+
+
+def cases(name: str) -> st.SearchStrategy[Case]:
+    make = FAMILIES[name]
+
+    @st.composite
+    def strategy(draw: Draw) -> Case:
+        case = make(draw)
+        case.name = case.name or name
+        return case
+
+    return strategy()
+
+
+def shapes(low: int = 1, high: int = 3, limit: int = 6) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(1, limit), min_size=low, max_size=high).map(tuple)
+
+
+def fill(draw: Draw, *shape: int) -> np.ndarray:
+    return values(np.random.default_rng(draw(st.integers(0, 9))), shape)
+
+
+def indices(draw: Draw, limit: int, *shape: int) -> np.ndarray:
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    return rng.integers(0, limit, shape).astype("int32")
+
+
+def dims(draw: Draw, shape: tuple[int, ...], low: int = 0) -> list[int]:
+    """Some of a tensor's dims, each once, in any order."""
+    order = draw(st.permutations(range(len(shape))))
+    return list(order[: draw(st.integers(min(low, len(order)), len(order)))])
+
+
+def one(draw: Draw, *options: Any) -> Any:
+    return draw(st.sampled_from(options))
+
+
+@family
+def elementwise(draw: Draw) -> Case:
+    shape = draw(shapes())
+    fn = one(draw, lax.mul, lax.add, lax.sub, lax.max, lax.atan2, lax.pow)
+    other = one(draw, shape, tuple(one(draw, 1, n) for n in shape), ())
+    return Case(fn, [fill(draw, *shape), fill(draw, *other)], f"{fn.__name__} {shape} {other}")
+
+
+@family
+def select(draw: Draw) -> Case:
+    shape = draw(shapes())
+    which = one(draw, shape, ())
+    pred = np.zeros(which, bool)
+    return Case(lax.select_n, [pred, fill(draw, *shape), fill(draw, *shape)])
+
+
+@family
+def clamp(draw: Draw) -> Case:
+    shape = draw(shapes())
+    low = fill(draw, *one(draw, shape, ()))
+    return Case(lax.clamp, [low, fill(draw, *shape) + 5, low + 10])
+
+
+@family
+def barrier(draw: Draw) -> Case:
+    inputs = [fill(draw, *draw(shapes(0))) for _ in range(draw(st.integers(1, 3)))]
+    return Case(lambda *xs: lax.optimization_barrier(xs), inputs)
+
+
+@family
+def reshape(draw: Draw) -> Case:
+    shape = draw(shapes(1, 3, 8))
+    other = draw(refactored(int(np.prod(shape))))
+    order = one(draw, None, tuple(draw(st.permutations(range(len(shape))))))
+    return Case(lambda x: lax.reshape(x, other, order), [fill(draw, *shape)], f"{shape}->{other}")
+
+
+@st.composite
+def refactored(draw: Draw, size: int) -> tuple[int, ...]:
+    """A shape of `size` elements."""
+    out = []
+    while size > 1 and len(out) < 3:
+        part = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
+        out.append(part)
+        size //= part
+    return (*out, size) if size > 1 or not out else tuple(out)
+
+
+@family
+def transpose(draw: Draw) -> Case:
+    shape = draw(shapes())
+    order = draw(st.permutations(range(len(shape))))
+    return Case(lambda x: lax.transpose(x, order), [fill(draw, *shape)])
+
+
+@family
+def broadcast(draw: Draw) -> Case:
+    shape = draw(shapes())
+    kept = sorted(dims(draw, shape))
+    inner = tuple(one(draw, 1, shape[d]) for d in kept)
+    return Case(lambda x: lax.broadcast_in_dim(x, shape, kept), [fill(draw, *inner)])
+
+
+@family
+def squeeze(draw: Draw) -> Case:
+    shape = draw(shapes(1, 4, 2))
+    gone = [d for d, n in enumerate(shape) if n == 1 and draw(st.booleans())]
+    return Case(lambda x: lax.expand_dims(lax.squeeze(x, gone), (0,)), [fill(draw, *shape)])
+
+
+@family
+def reduce(draw: Draw) -> Case:
+    shape = draw(shapes())
+    fn = one(draw, jnp.sum, jnp.max, jnp.min, jnp.prod)
+    axes = tuple(dims(draw, shape))
+    return Case(lambda x: fn(x, axis=axes), [fill(draw, *shape)])
+
+
+@family
+def general_reduce(draw: Draw) -> Case:
+    shape = draw(shapes())
+    axes = tuple(dims(draw, shape, 1))
+
+    def fn(x: Any, y: Any) -> Any:
+        return lax.reduce((x, y), (np.float32(0), np.float32(0)),
+                          lambda a, b: (a[0] + b[0] + 0 * b[1], a[1] + b[1] + 0 * b[0]), axes)
+
+    return Case(fn, [fill(draw, *shape), fill(draw, *shape)])
+
+
+@family
+def reduce_bits(draw: Draw) -> Case:
+    shape = draw(shapes())
+    fn = one(draw, lax.reduce_xor_p, lax.reduce_or_p, lax.reduce_and_p)
+    axes = tuple(dims(draw, shape))
+    start = np.full(shape, 0 if fn is not lax.reduce_and_p else 127, "int32")
+    return Case(lambda x: fn.bind(x, axes=axes, out_sharding=None), [start])
+
+
+@family
+def arg(draw: Draw) -> Case:
+    shape = draw(shapes())
+    axis = draw(st.integers(0, len(shape) - 1))
+    fn = one(draw, lax.argmax, lax.argmin)
+    return Case(lambda x: fn(x, axis, np.int32), [fill(draw, *shape)], f"{fn.__name__} {shape}")
+
+
+@family
+def cumulative(draw: Draw) -> Case:
+    shape = draw(shapes())
+    axis = draw(st.integers(0, len(shape) - 1))
+    fn = one(draw, lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp)
+    reverse = draw(st.booleans())
+    return Case(lambda x: fn(x, axis=axis, reverse=reverse), [fill(draw, *shape)])
+
+
+@family
+def dot(draw: Draw) -> Case:
+    sizes = [draw(shapes(0, n, 3)) for n in (2, 2, 1, 1)]
+    batch, summed, rows, columns = sizes
+    left = draw(st.permutations(range(len(batch + summed + rows))))
+    right = draw(st.permutations(range(len(batch + summed + columns))))
+    lhs = np.transpose(fill(draw, *batch, *summed, *rows), left)
+    rhs = np.transpose(fill(draw, *batch, *summed, *columns), right)
+    b, k = range(len(batch)), range(len(batch), len(batch + summed))
+    numbers = (
+        ([left.index(i) for i in k], [right.index(i) for i in k]),
+        ([left.index(i) for i in b], [right.index(i) for i in b]),
+    )
+    return Case(lambda x, y: lax.dot_general(x, y, numbers), [lhs, rhs], f"{numbers}")
+
+
+@family
+def slice_(draw: Draw) -> Case:
+    shape = draw(shapes(1, 3, 12))
+    start = [draw(st.integers(0, n - 1)) for n in shape]
+    stop = [draw(st.integers(s + 1, n)) for s, n in zip(start, shape, strict=True)]
+    stride = [one(draw, 1, 2, 3) for _ in shape]
+    what = f"{shape} {start} {stop} {stride}"
+    return Case(lambda x: lax.slice(x, start, stop, stride), [fill(draw, *shape)], what)
+
+
+@family
+def even_slice(draw: Draw) -> Case:
+    """Halves, quarters, every second element: what rotary embeddings take."""
+    part, many = one(draw, 2, 3, 4), one(draw, 2, 3)
+    at = draw(st.integers(0, many - 1))
+    shape = (2, part * many)
+    if draw(st.booleans()):
+        return Case(lambda x: lax.slice_in_dim(x, at, None, many, axis=1), [fill(draw, *shape)])
+    return Case(
+        lambda x: lax.slice_in_dim(x, at * part, (at + 1) * part, axis=1), [fill(draw, *shape)]
+    )
+
+
+@family
+def pad(draw: Draw) -> Case:
+    shape = draw(shapes(1, 2, 6))
+    config = []
+    for n in shape:
+        low, high = draw(st.integers(-2, 6)), draw(st.integers(-2, 6))
+        interior = one(draw, 0, 0, 1, 2)
+        if n + (n - 1) * interior + low + high < 1:
+            low = high = 0
+        config.append((low, high, interior))
+    return Case(lambda x, v: lax.pad(x, v, config), [fill(draw, *shape), fill(draw)], f"{config}")
+
+
+@family
+def dynamic_slice(draw: Draw) -> Case:
+    shape = draw(shapes())
+    sizes = [one(draw, n, draw(st.integers(1, n))) for n in shape]
+    starts = [indices(draw, n) for n in shape]
+    return Case(lambda x, *s: lax.dynamic_slice(x, s, sizes), [fill(draw, *shape), *starts])
+
+
+@family
+def dynamic_update_slice(draw: Draw) -> Case:
+    shape = draw(shapes())
+    sizes = [one(draw, n, draw(st.integers(1, n))) for n in shape]
+    starts = [indices(draw, n) for n in shape]
+    inputs = [fill(draw, *shape), fill(draw, *sizes) + 1, *starts]
+    return Case(lambda x, u, *s: lax.dynamic_update_slice(x, u, s), inputs)
+
+
+@family
+def concatenate(draw: Draw) -> Case:
+    shape = draw(shapes())
+    at = draw(st.integers(0, len(shape) - 1))
+    parts = [
+        fill(draw, *shape[:at], draw(st.integers(1, 6)), *shape[at + 1 :])
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return Case(lambda *xs: lax.concatenate(xs, at), parts)
+
+
+@family
+def split(draw: Draw) -> Case:
+    shape = draw(shapes())
+    at = draw(st.integers(0, len(shape) - 1))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    x = fill(draw, *shape[:at], sum(sizes), *shape[at + 1 :])
+    return Case(lambda x: lax.split(x, sizes, at), [x], f"{sizes} at {at} of {shape}")
+
+
+@family
+def stack(draw: Draw) -> Case:
+    shape = draw(shapes(0, 2))
+    at = draw(st.integers(0, len(shape)))
+    many = draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        return Case(lambda *xs: jnp.stack(xs, at), [fill(draw, *shape) for _ in range(many)])
+    return Case(lambda x: jnp.unstack(x, axis=at), [fill(draw, *shape[:at], many, *shape[at:])])
+
+
+@family
+def tile(draw: Draw) -> Case:
+    shape = draw(shapes(1, 2))
+    reps = tuple(draw(st.integers(1, 3)) for _ in shape)
+    return Case(lambda x: jnp.tile(x, reps), [fill(draw, *shape)])
+
+
+@family
+def rev(draw: Draw) -> Case:
+    shape = draw(shapes())
+    return Case(lambda x: lax.rev(x, dims(draw, shape)), [fill(draw, *shape)])
+
+
+@family
+def sort(draw: Draw) -> Case:
+    shape = draw(shapes())
+    at = draw(st.integers(0, len(shape) - 1))
+    many = draw(st.integers(1, 3))
+    keys = draw(st.integers(1, many))
+    inputs = [fill(draw, *shape) for _ in range(many)]
+    return Case(lambda *xs: lax.sort(xs, dimension=at, num_keys=keys), inputs)
+
+
+@family
+def top_k(draw: Draw) -> Case:
+    shape = draw(shapes())
+    k = draw(st.integers(1, shape[-1]))
+    return Case(lambda x: lax.top_k(x, k), [fill(draw, *shape)])
