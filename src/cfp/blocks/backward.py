@@ -11,8 +11,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from cfp.blocks.contraction import OPERANDS
+from cfp.blocks.operands import OPERANDS
 from cfp.trace import LOOP_SLICE, LOOP_STACK, Graph, Role
 
 # the backward pass of a lookup adds into the table instead of looking up
@@ -20,8 +21,20 @@ SCATTERS = frozenset({"scatter-add", "scatter_add"})
 CONTRACTING = frozenset(OPERANDS) | SCATTERS
 
 
-def canonical_values(graph: Graph, contractions: Collection[int]) -> dict[int, int]:
-    """Value of the backward pass -> the forward value it repeats, where it does.
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """What the backward pass computes again.
+
+    `same` maps a value of the backward pass to the forward value it repeats, where known;
+    `equations` are those that repeat the forward pass rather than carry a cotangent.
+    """
+
+    same: Mapping[int, int]
+    equations: frozenset[int]
+
+
+def find_recomputed(graph: Graph, contractions: Collection[int]) -> Recomputed:
+    """Value numbering of what `jax.checkpoint` recomputes and of what backward loops read.
 
     Autodiff may rewrite what it recomputes (a softmax by its derivative rule), and value
     numbering loses the thread there. A recomputed contraction picks it up again: it does the
@@ -29,13 +42,14 @@ def canonical_values(graph: Graph, contractions: Collection[int]) -> dict[int, i
     recomputation repeats the forward pass in order.
     """
     same: dict[int, int] = {}
+    repeats: set[int] = set()
+    if not graph.loops and not any(equation.recomputed for equation in graph.equations):
+        return Recomputed(same, frozenset())
     table: dict[tuple[object, ...], tuple[int, ...]] = {}
-    recomputes = any(equation.recomputed for equation in graph.equations)
-    if not recomputes and not graph.loops:
-        return same
     by_op: dict[int, list[int]] = {}
     for index in sorted(contractions):
         by_op.setdefault(id(graph.equations[index].op), []).append(index)
+    cotangents: set[int] = set()
     last: int | None = None
     for equation in graph.equations:
         loop = equation.loop
@@ -45,26 +59,31 @@ def canonical_values(graph: Graph, contractions: Collection[int]) -> dict[int, i
         place = (loop if twin is None else twin) if equation.primitive == LOOP_SLICE else None
         key = (id(equation.op), inputs, place)
         by_operand = [(id(equation.op), i, value) for i, value in enumerate(inputs)][::-1]
-        if equation.role is Role.FORWARD:
-            if recomputes or equation.primitive == LOOP_SLICE:
-                table.setdefault(key, equation.outputs)
-            if recomputes and equation.index in contractions:
+        if equation.role is not Role.BACKWARD:
+            table.setdefault(key, equation.outputs)
+            if equation.index in contractions:
                 for part in by_operand:
                     table.setdefault(part, equation.outputs)
             continue
-        if equation.primitive == LOOP_SLICE and twin is not None:
-            stack = graph.values[inputs[0]].producer
-            if stack is not None and graph.equations[stack].primitive == LOOP_STACK:
-                same[equation.outputs[0]] = graph.equations[stack].inputs[0]
-                continue
-        elif not equation.recomputed:
+        if equation.primitive == "optimization_barrier" and equation.recomputed:
+            for output, operand, known in zip(
+                equation.outputs, equation.inputs, inputs, strict=True
+            ):
+                if operand in cotangents:
+                    cotangents.add(output)
+                else:
+                    same[output] = known
             continue
-        if equation.primitive == "optimization_barrier":
-            same.update(zip(equation.outputs, inputs, strict=True))
+        sliced = equation.primitive == LOOP_SLICE and twin is not None
+        if not cotangents.isdisjoint(equation.inputs) or not (equation.recomputed or sliced):
+            cotangents.update(equation.outputs)
             continue
+        repeats.add(equation.index)
         contracts = equation.primitive in OPERANDS
         keys = [key, *by_operand] if contracts else [key]
         found = next((table[k] for k in keys if k in table), None)
+        if found is None and sliced:
+            found = _stacked(graph, inputs[0])
         if found is None and contracts and last is not None:
             later = by_op.get(id(equation.op), [])
             position = bisect.bisect_right(later, last)
@@ -74,49 +93,72 @@ def canonical_values(graph: Graph, contractions: Collection[int]) -> dict[int, i
             same.update(zip(equation.outputs, found, strict=True))
             if contracts:
                 last = graph.values[found[0]].producer
-    return same
+    return Recomputed(same, frozenset(repeats))
+
+
+def _stacked(graph: Graph, value: int) -> tuple[int, ...] | None:
+    """What a forward loop stacked into this value, one iteration of it."""
+    producer = graph.values[value].producer
+    if producer is None or graph.equations[producer].primitive != LOOP_STACK:
+        return None
+    return graph.equations[producer].inputs
 
 
 def match_backward(
-    graph: Graph, contractions: Collection[int], same: Mapping[int, int]
+    graph: Graph, contractions: Collection[int], recomputed: Recomputed
 ) -> dict[int, int]:
-    """Backward contraction -> forward contraction, for those that share an operand."""
+    """Backward contraction -> the forward contraction it differentiates or repeats.
+
+    By a shared operand; where that was recomputed beyond recognition, by shapes alone. A slot
+    (forward contraction, operand) is taken once.
+    """
+    same = recomputed.same
     by_operand: dict[int, list[int]] = {}
-    for equation in graph.role(Role.FORWARD):
-        if equation.index in contractions:
-            for value in dict.fromkeys(equation.inputs):
-                by_operand.setdefault(value, []).append(equation.index)
+    order = sorted(contractions)
+    for index in order:
+        for value in dict.fromkeys(graph.equations[index].inputs):
+            by_operand.setdefault(value, []).append(index)
     matched: dict[int, int] = {}
-    taken: set[tuple[int, int]] = set()
+    taken: set[tuple[int, object]] = set()
     reached = len(graph.equations)
     for equation in graph.role(Role.BACKWARD):
         if equation.primitive not in CONTRACTING:
             continue
-        twin = _repeated(graph, equation.outputs[0], same)
-        if twin is not None:
-            if twin in contractions:
+        if equation.index in recomputed.equations:
+            value = same.get(equation.outputs[0])
+            twin = graph.values[value].producer if value is not None else None
+            if twin is not None and twin in contractions:
                 matched[equation.index] = twin
                 for value in equation.inputs:  # what differentiates it may read these instead
                     by_operand.setdefault(value, []).append(twin)
             continue
-        found: tuple[int, int] | None = None
+        slots: list[tuple[int, object]] = []
         for value in dict.fromkeys([*(same.get(v, v) for v in equation.inputs), *equation.inputs]):
             for forward in reversed(by_operand.get(value, ())):
                 fits = forward <= reached and _differentiates(graph, equation.index, forward)
                 if fits and (forward, value) not in taken:
-                    if found is None or forward > found[0]:
-                        found = (forward, value)
+                    slots.append((forward, value))
                     break
-        if found is not None:
-            matched[equation.index] = reached = found[0]
-            taken.add(found)
+        slot = max(slots, key=lambda slot: slot[0], default=None)
+        if slot is None and equation.recomputed:
+            slot = _by_shape(graph, equation.index, order[: bisect.bisect(order, reached)], taken)
+        if slot is not None:
+            matched[equation.index] = reached = slot[0]
+            taken.add(slot)
     return matched
 
 
-def _repeated(graph: Graph, value: int, same: Mapping[int, int]) -> int | None:
-    if value not in same:
-        return None
-    return graph.values[same[value]].producer
+def _by_shape(
+    graph: Graph, backward: int, earlier: list[int], taken: set[tuple[int, object]]
+) -> tuple[int, object] | None:
+    shapes = {graph.values[value].shape for value in graph.equations[backward].inputs}
+    for forward in reversed(earlier):
+        if _differentiates(graph, backward, forward):
+            for value in graph.equations[forward].inputs:
+                shape = graph.values[value].shape
+                if shape in shapes and (forward, shape) not in taken:
+                    return forward, shape
+    return None
 
 
 def _differentiates(graph: Graph, backward: int, forward: int) -> bool:

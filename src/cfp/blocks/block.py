@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cfp.blocks.backward import Recomputed
 from cfp.trace import Graph, source_line
 
 
@@ -128,6 +129,8 @@ class Blocks:
 
     blocks: tuple[Block, ...]
     home: Mapping[int, int]  # forward equation -> block
+    matched: Mapping[int, int]  # backward contraction -> forward contraction
+    recomputed: Recomputed
     sources: Mapping[int, frozenset[int]]  # value -> blocks it comes from directly
     parameters: frozenset[int]  # argument values that training updates
     mesh_shape: tuple[int, ...]

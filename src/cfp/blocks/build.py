@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from cfp.blocks.backward import canonical_values, match_backward
+from cfp.blocks.backward import Recomputed, find_recomputed, match_backward
 from cfp.blocks.block import Block, Blocks, Candidate
-from cfp.blocks.contraction import OPERANDS, flops
+from cfp.blocks.contraction import flops
 from cfp.blocks.grow import Growing, Growth
+from cfp.blocks.operands import OPERANDS
 from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
 from cfp.blocks.refine import find_cuts
@@ -45,12 +46,17 @@ def build_blocks(
         for member in block.members
         if is_contraction(graph.equations[member], block.seeds)
     }
-    matched = match_backward(graph, contractions, canonical_values(graph, contractions))
-    return _finish(graph, growth, home, matched)
+    recomputed = find_recomputed(graph, contractions)
+    matched = match_backward(graph, contractions, recomputed)
+    return _finish(graph, growth, home, matched, recomputed)
 
 
 def _finish(
-    graph: Graph, growth: Growth, home: Mapping[int, int], matched: Mapping[int, int]
+    graph: Graph,
+    growth: Growth,
+    home: Mapping[int, int],
+    matched: Mapping[int, int],
+    recomputed: Recomputed,
 ) -> Blocks:
     roots = growth.blocks
     number = {block.index: i for i, block in enumerate(roots)}
@@ -85,7 +91,15 @@ def _finish(
         value: frozenset(number[growth.find(b)] for b in blocks_of)
         for value, blocks_of in growth.sources.items()
     }
-    return Blocks(tuple(blocks), home, sources, growth.parameters, growth.mesh_shape)
+    return Blocks(
+        blocks=tuple(blocks),
+        home=home,
+        matched=matched,
+        recomputed=recomputed,
+        sources=sources,
+        parameters=growth.parameters,
+        mesh_shape=growth.mesh_shape,
+    )
 
 
 def _block(

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 
 from cfp.affine import OpMap, follow
 from cfp.blocks.block import Kind, SeedSplit
+from cfp.blocks.operands import OPERANDS
 from cfp.trace import Op
-
-# primitive -> (activation-like operand, the other operand)
-OPERANDS = {"dot_general": (0, 1), "conv_general_dilated": (0, 1), "gather": (1, 0)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 
 from cfp.affine import follow
 from cfp.blocks.block import Candidate, Kind
-from cfp.blocks.contraction import OPERANDS, seed_dims
+from cfp.blocks.contraction import seed_dims
+from cfp.blocks.operands import OPERANDS
 from cfp.trace import LOOP_PRIMITIVES, Equation, Graph, Op, Role
 
 # where a tensor carries candidates: candidate id -> (dim, extent)

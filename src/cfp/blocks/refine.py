@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cfp.blocks.contraction import OPERANDS
+from cfp.blocks.operands import OPERANDS
 from cfp.blocks.grow import Growing, Growth
 from cfp.trace import LOOP_STACK, Graph, Role
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+from jax.extend import core as jex
 
 from cfp.affine import op_map
 from cfp.trace.graph import (
@@ -97,7 +98,7 @@ class Inliner:
         return [self._read(env, atom) for atom in jaxpr.outvars]
 
     def _read(self, env: Mapping[Any, int], atom: Any) -> int:
-        if not isinstance(atom, jax.extend.core.Literal):
+        if not isinstance(atom, jex.Literal):
             return env[atom]
         key = (repr(atom.val), atom.aval)  # repr tells 0.0 from -0.0
         index = self._literals.get(key)
@@ -290,6 +291,6 @@ def _contracts(callee: Any) -> bool:
     jaxpr = getattr(callee, "jaxpr", callee)
     return any(
         eqn.primitive.name in CONTRACTIONS
-        or any(_contracts(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
+        or any(_contracts(sub) for sub in jex.jaxprs_in_params(eqn.params))
         for eqn in jaxpr.eqns
     )

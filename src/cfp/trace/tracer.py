@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.extend  # jax.extend is not imported by jax itself
 
 from cfp.errors import CfpError
 from cfp.trace.graph import Equation, Graph, Role
