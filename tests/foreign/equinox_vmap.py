@@ -14,6 +14,7 @@ from .training import (
     arguments,
     dropout_train_step,
     next_token_loss,
+    noise,
     random_tokens,
 )
 
@@ -56,7 +57,7 @@ class Decoder(eqx.Module):
     def __init__(self, layers, key):
         token_key, position_key, head_key, *layer_keys = jax.random.split(key, 3 + layers)
         self.tokens = eqx.nn.Embedding(VOCAB, HIDDEN, key=token_key)
-        self.positions = 0.1 * jax.random.normal(position_key, (SEQ, HIDDEN))
+        self.positions = noise(position_key, (SEQ, HIDDEN), 0.1)
         self.layers = [Layer(layer_key) for layer_key in layer_keys]
         self.norm = eqx.nn.LayerNorm(HIDDEN)
         self.head = eqx.nn.Linear(HIDDEN, VOCAB, key=head_key)

@@ -54,10 +54,10 @@ def make(layers=2, batch=8, abstract=False):
         return state.apply_gradients(grads=grads), loss
 
     def build(key):
-        init_key, data_key = jax.random.split(key)
+        init_key, data_key, step_key = jax.random.split(key, 3)
         tokens = random_tokens(data_key, batch)
         params = model.init(init_key, tokens)["params"]
         state = TrainState.create(apply_fn=model.apply, params=params, tx=ADAMW)
-        return state, tokens, jax.random.key(0)
+        return state, tokens, step_key
 
     return step, materialize(build, abstract)

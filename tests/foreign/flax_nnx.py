@@ -55,7 +55,7 @@ class Decoder(nnx.Module):
 
 def make(layers=2, batch=8, abstract=False):
     def init(key):
-        model = Decoder(layers, nnx.Rngs(key, dropout=jax.random.key(1)))
+        model = Decoder(layers, nnx.Rngs(key))
         model.train()
         return model, nnx.Optimizer(model, ADAMW, wrt=nnx.Param)
 

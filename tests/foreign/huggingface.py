@@ -16,6 +16,7 @@ from .training import (
     cross_entropy,
     dropout_train_step,
     next_token_loss,
+    noise,
     random_tokens,
 )
 
@@ -81,7 +82,7 @@ def vit(layers=2, batch=8, abstract=False):
     def data(key):
         image_key, label_key = jax.random.split(key)
         return {
-            "pixel_values": jax.random.normal(image_key, (batch, 3, IMAGE, IMAGE)),
+            "pixel_values": noise(image_key, (batch, 3, IMAGE, IMAGE)),
             "labels": jax.random.randint(label_key, (batch,), 0, CLASSES),
         }
 

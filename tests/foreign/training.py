@@ -8,7 +8,10 @@ import optax
 # Every size divides by 4; sizes of different meaning differ, so that no dim passes for another.
 HIDDEN, HEADS, MLP, SEQ, VOCAB = 48, 4, 192, 16, 128
 DROPOUT = 0.1
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 ADAMW = optax.adamw(3e-3)
 
 
@@ -36,27 +39,27 @@ def arguments(init, data, optimizer=ADAMW, *, with_key=False, abstract=False):
     """`(params, opt_state, batch)` and a key where asked, from `init(key)` and `data(key)`."""
 
     def build(key):
-        init_key, data_key = jax.random.split(key)
+        init_key, data_key, step_key = jax.random.split(key, 3)
         params = init(init_key)
         args = params, optimizer.init(params), data(data_key)
-        return (*args, jax.random.key(0)) if with_key else args
+        return (*args, step_key) if with_key else args
 
     return materialize(build, abstract)
 
 
 def materialize(build, abstract):
-    """The arrays that `build(key)` makes, or their shapes alone.
-
-    The key is of the kind that compiles fastest, for initial values only: a step that draws random
-    numbers gets a key of the default kind.
-    """
-    key = jax.random.key(0, impl="rbg")
+    """The arrays that `build(key)` makes, or their shapes alone."""
+    key = jax.random.key(0)  # an argument: XLA would spend seconds folding a constant one
     return jax.eval_shape(build, key) if abstract else quick_jit(build)(key)
 
 
 def quick_jit(function):
-    """`jax.jit` for what runs a few times only: it compiles in about a third of the time."""
+    """`jax.jit` for what runs a few times only: it compiles in about half of the time."""
     return jax.jit(function, compiler_options=QUICK)
+
+
+def noise(key, shape, std=1.0):
+    return std * jax.random.normal(key, shape)
 
 
 def random_tokens(key, batch, seq=SEQ):

@@ -1,5 +1,7 @@
 """Top-2 gating and the expert layer against plain loops over tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 
 from cfp import models
 from cfp.models import moe
+
+from .conftest import TINY, quick_jit
 
 
 def plain_gating(logits, capacity):
@@ -31,13 +35,20 @@ def plain_gating(logits, capacity):
     return groups, np.mean(balance)
 
 
+gating = jax.jit(moe.top2_gating, static_argnums=1)
+
+
+def gelu(x):
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
 @pytest.mark.parametrize("capacity", [1, 3, 8, 16])
 @pytest.mark.parametrize("skew", [0.0, 3.0])
 def test_gating(capacity, skew):
     rng = np.random.default_rng(capacity)
     logits = rng.normal(size=(3, 16, 4)) + skew * np.arange(4)  # skew: one expert is overrun
     logits = logits.astype(np.float32)
-    combine, balance = moe.top2_gating(jnp.asarray(logits), capacity)
+    combine, balance = gating(logits, capacity)
     groups, expected_balance = plain_gating(logits, capacity)
 
     expected = np.zeros((3, 16, 4, capacity))
@@ -56,28 +67,30 @@ def test_gating(capacity, skew):
 
 def test_even_use_costs_one():
     logits = 20 * jnp.eye(4)[jnp.arange(8) % 4][None]
-    assert moe.top2_gating(logits, 8)[1] == pytest.approx(1, rel=1e-3)
-    assert moe.top2_gating(jnp.zeros((1, 8, 4)).at[..., 0].set(20), 8)[1] > 3.9
+    assert gating(logits, 8)[1] == pytest.approx(1, rel=1e-3)
+    assert gating(jnp.zeros((1, 8, 4)).at[..., 0].set(20), 8)[1] > 3.9
 
 
 def test_gates_that_vanish_are_finite():
     logits = jnp.zeros((1, 4, 4)).at[..., 0].set(1e4)  # the second gate underflows to 0
-    value, grads = jax.value_and_grad(lambda x: moe.top2_gating(x, 4)[0].sum())(logits)
+    value, grads = quick_jit(jax.value_and_grad(lambda x: gating(x, 4)[0].sum()))(logits)
     assert value == pytest.approx(4)
     assert np.isfinite(grads).all()
 
 
 def test_expert_layer():
     config = models.config("moe", hidden=16, heads=4, ffn=32, experts=4, seq=8, batch=2)
-    params = jax.device_get(moe.init_moe(config, jax.random.key(0)))
-    x = np.random.default_rng(0).normal(size=(2, 8, 16)).astype(np.float32)
-    actual, _ = moe.experts(config, params, jnp.asarray(x))
+    rng = np.random.default_rng(0)
+    shapes = {"gate": (16, 4), "up": (4, 16, 32), "down": (4, 32, 16)}
+    params = {name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    x = rng.normal(size=(2, 8, 16)).astype(np.float32)
+    actual, _ = quick_jit(functools.partial(moe.experts, config))(params, x)
 
     groups, _ = plain_gating(x @ params["gate"], config.capacity)
     expected = np.zeros_like(x)
     for g, sent in enumerate(groups):
         for token, expert, _, weight in sent:
-            inner = np.asarray(jax.nn.gelu(x[g, token] @ params["up"][expert]))
+            inner = gelu(x[g, token] @ params["up"][expert])
             expected[g, token] += weight * (inner @ params["down"][expert])
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
@@ -89,8 +102,7 @@ def test_dense_and_expert_layers_alternate_and_the_balance_counts():
     assert config.capacity == 2 * config.seq // config.experts
 
 
-def test_loss_is_cross_entropy_plus_balance(compiled):
-    step, args = compiled(models.config("moe"))
-    _, metrics = step(*args)
+def test_loss_is_cross_entropy_plus_balance(first_step):
+    _, metrics = first_step(TINY["moe"])
     assert 0.9 < metrics["aux_loss"] < 2
     assert metrics["loss"] > moe.AUX_WEIGHT * metrics["aux_loss"]

@@ -5,8 +5,8 @@ OpMap.between, Map.then                             maps along a path
 follow                                              where a split of a dim goes (Eq. 1)
 """
 
+from cfp.affine.factors import Dims, Factors, Shape, shape_of
 from cfp.affine.maps import Map, OpMap, follow, identity
-from cfp.affine.space import Dims, Factors, Shape, shape_of
 from cfp.affine.table import RULES, Rule, op_map
 
 __all__ = [

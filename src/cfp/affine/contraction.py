@@ -10,8 +10,8 @@ i depends on j and k is told in `window`.
 from collections.abc import Mapping
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Factors, Shape, Space
+from cfp.affine.factors import Factors, Shape
+from cfp.affine.maps import OpMap, Space
 from cfp.affine.window import slide
 
 
@@ -32,11 +32,10 @@ def dot_general(
         reduced += dim
     rows, lhs_dims = _free(space, lhs, ins[0])
     columns, rhs_dims = _free(space, rhs, ins[1])
-    return OpMap(
-        tuple(space.sizes),
+    return space.op(
         (lhs_dims, rhs_dims),
         ((*batch, *rows, *columns),),
-        frozenset(reduced),
+        reduced,
     )
 
 
@@ -72,14 +71,13 @@ def conv_general_dilated(
         lhs[i], out[j], rhs[k] = at.inner, at.outer, at.window
         reduced += at.window
         exact = exact and at.exact
-    return OpMap(
-        tuple(space.sizes),
+    return space.op(
         (
             tuple([lhs[d] for d in range(len(lhs_shape))]),
             tuple([rhs[d] for d in range(len(rhs_shape))]),
         ),
         (tuple([out[d] for d in range(len(out_shape))]),),
-        frozenset(reduced),
+        reduced,
         exact,
     )
 

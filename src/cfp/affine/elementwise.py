@@ -8,8 +8,8 @@ Operands may be scalars, or have extent 1 where the result is longer: those are 
 from collections.abc import Mapping
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Dims, Shape, Space
+from cfp.affine.factors import Dims, Shape
+from cfp.affine.maps import OpMap, Space
 
 _NAMES = (
     # arithmetic
@@ -51,11 +51,11 @@ def elementwise(
         )
 
     operands = tuple([full if shape == outs[0] else dims(shape) for shape in ins])
-    return OpMap(tuple(space.sizes), operands, (full,) * len(outs))
+    return space.op(operands, (full,) * len(outs))
 
 
 def pairwise(params: Mapping[str, Any], ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> OpMap:
     space = Space()
     dims = tuple([space.dims(shape) for shape in ins])
     feeds = tuple([frozenset([i]) for i in range(len(ins))])
-    return OpMap(tuple(space.sizes), dims, dims, feeds=feeds if len(ins) > 1 else None)
+    return space.op(dims, dims, feeds=feeds if len(ins) > 1 else None)

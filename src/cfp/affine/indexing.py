@@ -9,8 +9,8 @@ scatter-add along its updates.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Factors, Shape, Space
+from cfp.affine.factors import Factors, Shape
+from cfp.affine.maps import OpMap, Space
 from cfp.affine.structural import broken
 
 Params = Mapping[str, Any]
@@ -44,11 +44,10 @@ def gather(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
         if d not in paired and (d in gone or not whole):
             reduced += dim
     rest = iter(batch)
-    return OpMap(
-        tuple(space.sizes),
+    return space.op(
         (tuple(operand), (*batch, space.new(starts[-1]))),
         (tuple([result[d] if d in result else next(rest) for d in range(len(out_shape))]),),
-        frozenset(reduced),
+        reduced,
         exact=not (reduced or numbers.start_index_map),
     )
 
@@ -94,7 +93,7 @@ def _scatter(params: Params, ins: Shapes) -> tuple[OpMap, list[int]]:
         if size != shape[d]:
             scattered += part
     operands = (operand, (*batch, space.new(starts[-1])), tuple(dims))
-    return OpMap(tuple(space.sizes), operands, (operand,), exact=False), scattered
+    return space.op(operands, (operand,), exact=False), scattered
 
 
 def sort(params: Params, ins: Shapes, outs: Shapes) -> OpMap:

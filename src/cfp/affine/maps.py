@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from math import gcd
 
-from cfp.affine.space import Dims, Factors, Shape, Space, align, shape_of
+from cfp.affine.factors import Dims, Factors, Shape, align, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,35 @@ class Map:
         names = _names((m.target, m.source), marks)
         arrow = "<-" if m.exact else "<~"
         return f"{_text(m.target, names)} {arrow} {_text(m.source, names)}"
+
+
+class Space:
+    """Hands out the factors of one operation while a rule is writing its map."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def new(self, size: int) -> Factors:
+        """A fresh factor, as a dim of its own: `()` where there is nothing to tell apart."""
+        if size <= 1:
+            return ()
+        self.sizes.append(int(size))
+        return (len(self.sizes) - 1,)
+
+    def dims(self, shape: Iterable[int]) -> Dims:
+        """A tensor whose every dim is a fresh factor."""
+        return tuple([self.new(size) for size in shape])
+
+    def op(
+        self,
+        operands: tuple[Dims, ...],
+        results: tuple[Dims, ...],
+        reduced: Iterable[int] = (),
+        exact: bool = True,
+        feeds: tuple[frozenset[int], ...] | None = None,
+    ) -> OpMap:
+        """The map, once all factors are handed out."""
+        return OpMap(tuple(self.sizes), operands, results, frozenset(reduced), exact, feeds)
 
 
 def identity(shape: Shape) -> Map:

@@ -11,8 +11,8 @@ common, for any combination of splits and merges: (12,) to (3, 4) shares both di
 from collections.abc import Mapping
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Shape, Space, align
+from cfp.affine.factors import Shape, align
+from cfp.affine.maps import OpMap, Space
 
 
 def reshape(params: Mapping[str, Any], ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> OpMap:
@@ -21,7 +21,7 @@ def reshape(params: Mapping[str, Any], ins: tuple[Shape, ...], outs: tuple[Shape
     if 0 in shape:
         space = Space()
         dims = space.dims(ins[0]), space.dims(outs[0])
-        return OpMap(tuple(space.sizes), (dims[0],), (dims[1],), exact=False)
+        return space.op((dims[0],), (dims[1],), exact=False)
     sizes, source, target = align(shape, outs[0])
     exact = sum(map(len, source)) == sum(map(len, target)) == len(sizes)
     if order is not None:

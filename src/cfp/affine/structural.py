@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from math import gcd
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Dims, Factors, Shape, Space
+from cfp.affine.factors import Dims, Factors, Shape
+from cfp.affine.maps import OpMap, Space
 
 Params = Mapping[str, Any]
 Shapes = tuple[Shape, ...]
@@ -22,7 +22,7 @@ Shapes = tuple[Shape, ...]
 def transpose(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space = Space()
     dims = space.dims(ins[0])
-    return OpMap(tuple(space.sizes), (dims,), (tuple([dims[i] for i in params["permutation"]]),))
+    return space.op((dims,), (tuple([dims[i] for i in params["permutation"]]),))
 
 
 def broadcast_in_dim(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -34,7 +34,7 @@ def broadcast_in_dim(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
             for d, size in zip(_ints(params["broadcast_dimensions"]), ins[0], strict=True)
         ]
     )
-    return OpMap(tuple(space.sizes), (operand, *_scalars(space, ins[1:])), (result,))
+    return space.op((operand, *_scalars(space, ins[1:])), (result,))
 
 
 def squeeze(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -42,7 +42,7 @@ def squeeze(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space = Space()
     dims = space.dims(ins[0])
     kept = tuple([dim for d, dim in enumerate(dims) if d not in gone])
-    return OpMap(tuple(space.sizes), (dims,), (kept,))
+    return space.op((dims,), (kept,))
 
 
 def expand_dims(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -51,7 +51,7 @@ def expand_dims(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     dims = space.dims(ins[0])
     rest = iter(dims)
     result = tuple([() if d in added else next(rest) for d in range(len(outs[0]))])
-    return OpMap(tuple(space.sizes), (dims,), (result,))
+    return space.op((dims,), (result,))
 
 
 def slice_(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -92,41 +92,40 @@ def dynamic_update_slice(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
         ]
     )
     operands = (dims, update, *_scalars(space, ins[2:]))
-    return OpMap(tuple(space.sizes), operands, (dims,), exact=False)
+    return space.op(operands, (dims,), exact=False)
 
 
 def concatenate(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space, at = Space(), int(params["dimension"])
     result, parts = _chain(space, outs[0], [shape[at] for shape in ins], at)
-    return OpMap(tuple(space.sizes), parts, (result,), exact=len(ins) == 1)
+    return space.op(parts, (result,), exact=len(ins) == 1)
 
 
 def split(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space, at = Space(), int(params["axis"])
     operand, parts = _chain(space, ins[0], [shape[at] for shape in outs], at)
-    return OpMap(tuple(space.sizes), (operand,), parts, exact=len(outs) == 1)
+    return space.op((operand,), parts, exact=len(outs) == 1)
 
 
 def stack(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space, at = Space(), int(params["axis"])
     dims = space.dims(ins[0])
     result = (*dims[:at], space.new(len(ins)), *dims[at:])
-    return OpMap(tuple(space.sizes), (dims,) * len(ins), (result,), exact=len(ins) == 1)
+    return space.op((dims,) * len(ins), (result,), exact=len(ins) == 1)
 
 
 def unstack(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space, at = Space(), int(params["axis"])
     dims = space.dims(ins[0])
     results = ((*dims[:at], *dims[at + 1 :]),) * len(outs)
-    return OpMap(tuple(space.sizes), (dims,), results, exact=len(outs) == 1)
+    return space.op((dims,), results, exact=len(outs) == 1)
 
 
 def tile(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space = Space()
     dims = space.dims(ins[0])
     reps = _ints(params["reps"])
-    return OpMap(
-        tuple(space.sizes),
+    return space.op(
         (dims,),
         (tuple([(*space.new(n), *dim) for n, dim in zip(reps, dims, strict=True)]),),
     )
@@ -147,11 +146,11 @@ def reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     dims = space.dims(ins[0])
     kept = tuple([dim for d, dim in enumerate(dims) if d not in gone])
     many = len(outs)
-    return OpMap(
-        tuple(space.sizes),
-        ((dims,) * many + _scalars(space, ins[many:])),
+    return space.op(
+        (dims,) * many + _scalars(space, ins[many:]),
         (kept,) * many,
-        frozenset(factor for d in gone for factor in dims[d]),
+        reduced=[factor for d in gone for factor in dims[d]],
+        exact=many == 1,
     )
 
 
@@ -171,14 +170,14 @@ def leading(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     common = space.dims(outs[0][:least])
     operands = tuple([(*common, *space.dims(shape[least:])) for shape in ins])
     results = tuple([(*common, *space.dims(shape[least:])) for shape in outs])
-    return OpMap(tuple(space.sizes), operands, results)
+    return space.op(operands, results)
 
 
 def random_gamma(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     """Keys for the leading dims, and a shape parameter per number."""
     space = Space()
     dims = space.dims(outs[0])
-    return OpMap(tuple(space.sizes), (dims[: len(ins[0])], dims), (dims,))
+    return space.op((dims[: len(ins[0])], dims), (dims,))
 
 
 def source(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -186,21 +185,21 @@ def source(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     space = Space()
     operands = tuple([space.dims(shape) for shape in ins])
     results = tuple([space.dims(shape) for shape in outs])
-    return OpMap(tuple(space.sizes), operands, results, exact=not ins)
+    return space.op(operands, results, exact=not ins)
 
 
 def loop_slice(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     """A loop body's part of a stacked tensor: [L, *s] to [*s]."""
     space = Space()
     dims = space.dims(ins[0])
-    return OpMap(tuple(space.sizes), (dims, *_scalars(space, ins[1:])), (dims[1:],), exact=False)
+    return space.op((dims, *_scalars(space, ins[1:])), (dims[1:],), exact=False)
 
 
 def loop_stack(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     """What every turn of a loop gives, stacked: [*s] to [L, *s]."""
     space = Space()
     dims = space.dims(outs[0])
-    return OpMap(tuple(space.sizes), (dims[1:], *_scalars(space, ins[1:])), (dims,), exact=False)
+    return space.op((dims[1:], *_scalars(space, ins[1:])), (dims,), exact=False)
 
 
 def broken(gone: Iterable[int], ins: Shapes, outs: Shapes) -> OpMap:
@@ -209,8 +208,8 @@ def broken(gone: Iterable[int], ins: Shapes, outs: Shapes) -> OpMap:
     space = Space()
     before = space.dims(ins[0])
     after = tuple([space.new(size) if d in hidden else before[d] for d, size in enumerate(outs[0])])
-    exact = all(ins[0][d] == 1 for d in hidden)
-    return OpMap(tuple(space.sizes), (before,) * len(ins), (after,) * len(outs), exact=exact)
+    exact = len(ins) == len(outs) == 1 and all(ins[0][d] == 1 for d in hidden)
+    return space.op((before,) * len(ins), (after,) * len(outs), exact=exact)
 
 
 def _cut(space: Space, size: int, part: int, start: int, stride: int) -> tuple[Factors, Factors]:
@@ -258,7 +257,7 @@ def _pairs(
     space: Space, pairs: list[tuple[Factors, Factors]], rest: Shapes = (), *, exact: bool
 ) -> OpMap:
     operand, result = tuple([o for o, _ in pairs]), tuple([r for _, r in pairs])
-    return OpMap(tuple(space.sizes), (operand, *_scalars(space, rest)), (result,), exact=exact)
+    return space.op((operand, *_scalars(space, rest)), (result,), exact=exact)
 
 
 def _scalars(space: Space, shapes: Shapes) -> tuple[Dims, ...]:

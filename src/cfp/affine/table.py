@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cfp.affine import contraction, elementwise, indexing, reshape, structural, window
+from cfp.affine.factors import Shape
 from cfp.affine.maps import OpMap
-from cfp.affine.space import Shape
 
 Rule = Callable[[Mapping[str, Any], tuple[Shape, ...], tuple[Shape, ...]], OpMap]
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cfp.affine.maps import OpMap
-from cfp.affine.space import Factors, Shape, Space
+from cfp.affine.factors import Factors, Shape
+from cfp.affine.maps import OpMap, Space
 
 Params = Mapping[str, Any]
 Shapes = tuple[Shape, ...]
@@ -78,11 +78,10 @@ def reduce_window(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     inner, outer = tuple([at.inner for at in dims]), tuple([at.outer for at in dims])
     operands = tuple([inner if shape == ins[0] else space.dims(shape) for shape in ins])
     patches = [at.window for at in dims if at.exact and "select_prim" not in params]
-    return OpMap(
-        tuple(space.sizes),
+    return space.op(
         operands,
         (outer,) * len(outs),
-        frozenset(factor for patch in patches for factor in patch),
+        [factor for patch in patches for factor in patch],
         all(at.exact for at in dims),
     )
 
@@ -99,7 +98,7 @@ def select_and_scatter_add(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
             for dim in whole
         ]
     )
-    return OpMap(tuple(space.sizes), (pooled, whole), (result,), exact=False)
+    return space.op((pooled, whole), (result,), exact=False)
 
 
 def _slides(space: Space, params: Params, shape: Shape, out_shape: Shape) -> list[Slide]:

@@ -125,8 +125,8 @@ def match_backward(
         if equation.primitive not in CONTRACTING:
             continue
         if equation.index in recomputed.equations:
-            value = same.get(equation.outputs[0])
-            twin = graph.values[value].producer if value is not None else None
+            repeated = same.get(equation.outputs[0])
+            twin = graph.values[repeated].producer if repeated is not None else None
             if twin is not None and twin in contractions:
                 matched[equation.index] = twin
                 for value in equation.inputs:  # what differentiates it may read these instead

@@ -5,6 +5,8 @@ stride (1 to 4) and wraps round the vocabulary: two tokens tell all others. BERT
 segments, each a token of its own repeated, and finds the hidden ones from the rest of the segment.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -17,6 +19,12 @@ STRIDES = 4
 
 def synthetic_batch(config: Config, seed: int | Array = 0) -> dict[str, Array]:
     """A batch for the model's `loss`, drawn from `seed`."""
+    batch: dict[str, Array] = _draw(config, seed)
+    return batch
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(config: Config, seed: int | Array) -> dict[str, Array]:
     key = jax.random.key(seed)
     return _masked(config, key) if config.model == "bert" else _next_token(config, key)
 

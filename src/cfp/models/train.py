@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,19 @@ from cfp.models.config import Config
 from cfp.models.data import synthetic_batch
 from cfp.models.layers import Params
 
-_MODELS = {"bert": bert, "gpt": gpt, "moe": moe, "llama": llama}
 _ABSTRACT_BYTES = 2**30
 
 Step = Callable[..., tuple["State", dict[str, Array]]]
+
+
+class Model(Protocol):
+    """What a model's module has."""
+
+    def init(self, config: Config, key: Array) -> Params: ...
+
+    def loss(
+        self, params: Params, batch: Params, key: Array | None, config: Config
+    ) -> tuple[Array, dict[str, Array]]: ...
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +42,11 @@ class State:
     step: Array
 
 
+def model(config: Config) -> Model:
+    modules: dict[str, Model] = {"bert": bert, "gpt": gpt, "moe": moe, "llama": llama}
+    return modules[config.model]
+
+
 def make_step(config: Config, *, abstract: bool | None = None) -> tuple[Step, tuple[Any, ...]]:
     """The training step of a model, and arguments for it.
 
@@ -41,7 +55,7 @@ def make_step(config: Config, *, abstract: bool | None = None) -> tuple[Step, tu
     they are so when the state would be larger than 1 GiB.
     """
     optimizer = make_optimizer(config)
-    loss = functools.partial(_MODELS[config.model].loss, config=config)
+    loss = functools.partial(model(config).loss, config=config)
 
     def step(
         state: State, batch: dict[str, Array], key: Array | None = None
@@ -67,7 +81,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def init_state(config: Config, seed: int = 0) -> State:
-    params = _MODELS[config.model].init(config, jax.random.key(seed))
+    params = model(config).init(config, jax.random.key(seed))
     opt_state = make_optimizer(config).init(params)
     return State(params=params, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
 
@@ -75,7 +89,7 @@ def init_state(config: Config, seed: int = 0) -> State:
 def num_params(config: Config) -> int:
     """How many numbers the model learns. Makes none of them."""
     config = replace(config, scan=True)  # the same count, in fewer arrays
-    init = functools.partial(_MODELS[config.model].init, config)
+    init = functools.partial(model(config).init, config)
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 

@@ -15,8 +15,8 @@ from cfp.trace.graph import Equation
 def bind(equation: Equation, operands: Iterable[Any]) -> list[Any]:
     """Applies the equation's primitive. Loop pseudo-operations are not for this function."""
     primitive = equation.op.primitive_object
-    functions, params = primitive.get_bind_params(equation.op.params)
-    results = primitive.bind(*functions, *operands, **params)
+    with equation.origin.ctx.manager:
+        results = primitive.bind(*operands, **primitive.get_bind_params(equation.op.params))
     return list(results) if primitive.multiple_results else [results]
 
 

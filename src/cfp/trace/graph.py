@@ -78,7 +78,11 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """One operation at its place. `recomputed` marks what `jax.checkpoint` may compute again."""
+    """One operation at its place.
+
+    `recomputed` marks what `jax.checkpoint` may compute again; `origin` is JAX's equation, with
+    the user's source line and the context to bind it in.
+    """
 
     index: int
     op: Op
@@ -87,7 +91,7 @@ class Equation:
     role: Role
     loop: int | None
     recomputed: bool
-    source_info: Any
+    origin: Any
 
     @property
     def primitive(self) -> str:

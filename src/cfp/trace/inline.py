@@ -137,7 +137,7 @@ class Inliner:
 
     def _emit(self, eqn: Any, inputs: Sequence[int], context: Context) -> list[int]:
         avals = [var.aval for var in eqn.outvars]
-        return self._append(self._op(eqn, inputs), inputs, avals, context, eqn.source_info)
+        return self._append(self._op(eqn, inputs), inputs, avals, context, eqn)
 
     def _append(
         self,
@@ -145,7 +145,7 @@ class Inliner:
         inputs: Sequence[int],
         avals: Sequence[Any],
         context: Context,
-        source_info: Any,
+        origin: Any,
     ) -> list[int]:
         index = len(self.equations)
         outputs = [self.value(aval, index) for aval in avals]
@@ -167,7 +167,7 @@ class Inliner:
                 role,
                 context.loop,
                 context.recomputed,
-                source_info,
+                origin,
             )
         )
         return outputs
@@ -198,7 +198,7 @@ class Inliner:
         op = self._plain_op("optimization_barrier", operands, avals, {})
         op = replace(op, primitive_object=jax.lax.optimization_barrier_p)
         passed = list(inputs)
-        results = self._append(op, operands, avals, context, eqn.source_info)
+        results = self._append(op, operands, avals, context, eqn)
         for i, output in zip(held, results, strict=True):
             passed[i] = output
         return passed
@@ -251,7 +251,7 @@ class Inliner:
 
         def pseudo(name: str, value: int, aval: Any) -> int:
             op = self._plain_op(name, [value], [aval], {"length": length})
-            return self._append(op, [value], [aval], inside, eqn.source_info)[0]
+            return self._append(op, [value], [aval], inside, eqn)[0]
 
         bound = list(inputs[:consts])
         enters: list[int] = []

@@ -11,8 +11,7 @@ from cfp.trace.graph import Equation
 
 def source_line(equation: Equation) -> str:
     """`file.py:12 (function)` of the innermost frame outside JAX, or `unknown`."""
-    traceback = getattr(equation.source_info, "traceback", None)
-    frame = source_info_util.user_frame(traceback)
+    frame = source_info_util.user_frame(equation.origin.source_info.traceback)
     if frame is None:
         return "unknown"
     return f"{os.path.basename(frame.file_name)}:{frame.start_line} ({frame.function_name})"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..training import ADAMW, DROPOUT, HIDDEN, materialize
+from ..training import ADAMW, DROPOUT, HIDDEN, materialize, noise
 from .layers import mlp, mlp_init
 
 FEATURES, CLASSES = 24, 8
@@ -33,17 +33,22 @@ def make(layers=2, batch=8, abstract=False):
         return state, loss
 
     def build(key):
-        init_key, x_key, label_key = jax.random.split(key, 3)
+        init_key, x_key, label_key, step_key = jax.random.split(key, 4)
         sizes = [FEATURES, *[HIDDEN] * layers, CLASSES]
         weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), mlp_init(init_key, sizes))
         params = {"layers": weights, "bias": None}
-        state = {"params": params, "opt_state": ADAMW.init(params), "ema": None}
-        batch_ = {
-            "x": jax.random.normal(x_key, (batch, FEATURES), jnp.bfloat16),
+        state = {
+            "params": params,
+            "opt_state": ADAMW.init(params),
+            "ema": None,
+            "step": jnp.int32(0),
+        }
+        data = {
+            "x": noise(x_key, (batch, FEATURES)).astype(jnp.bfloat16),
             "label": jax.random.randint(label_key, (batch,), 0, CLASSES, jnp.int8),
             "valid": jnp.arange(batch) < batch - 1,
             "weight": None,
         }
-        return state | {"step": jnp.int32(0)}, batch_, jax.random.key(0)
+        return state, data, step_key
 
     return step, materialize(build, abstract)

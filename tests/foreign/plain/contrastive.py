@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ..training import HIDDEN, MLP, arguments, cross_entropy, train_step
+from ..training import HIDDEN, MLP, arguments, cross_entropy, noise, train_step
 from .layers import mlp, mlp_init
 
 PIXELS, WORDS = 96, 64
@@ -28,8 +28,8 @@ def make(layers=2, batch=8, abstract=False):
     def data(key):
         image_key, text_key = jax.random.split(key)
         return {
-            "image": jax.random.normal(image_key, (batch, PIXELS)),
-            "text": jax.random.normal(text_key, (batch, WORDS)),
+            "image": noise(image_key, (batch, PIXELS)),
+            "text": noise(text_key, (batch, WORDS)),
         }
 
     return train_step(loss_fn), arguments(init, data, abstract=abstract)

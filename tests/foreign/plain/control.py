@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from ..training import ADAMW, HIDDEN, arguments
+from ..training import ADAMW, HIDDEN, arguments, noise
 from .layers import mlp, mlp_init
 
 FEATURES, CLASSES = 24, 8
@@ -40,7 +40,7 @@ def make(layers=2, batch=8, abstract=False):
     def data(key):
         x_key, y_key = jax.random.split(key)
         return {
-            "x": jax.random.normal(x_key, (batch, FEATURES)),
+            "x": noise(x_key, (batch, FEATURES)),
             "y": jax.random.bernoulli(y_key, 0.5, (batch, CLASSES)).astype(jnp.float32),
             "rounds": jnp.int32(4),
         }

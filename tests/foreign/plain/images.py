@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..training import arguments, cross_entropy, train_step
+from ..training import arguments, cross_entropy, noise, train_step
 from .layers import dense, dense_init
 
 SIZE, COLOURS, CHANNELS, CLASSES = 16, 4, 12, 8
@@ -79,12 +79,11 @@ def unet(layers=2, batch=8, abstract=False):
 
 
 def _images(key, batch):
-    return jax.random.normal(key, (batch, SIZE, SIZE, COLOURS))
+    return noise(key, (batch, SIZE, SIZE, COLOURS))
 
 
 def _kernel(key, channels_in, channels_out):
-    shape = (3, 3, channels_in, channels_out)
-    return jax.random.normal(key, shape) * (9 * channels_in) ** -0.5
+    return noise(key, (3, 3, channels_in, channels_out), (9 * channels_in) ** -0.5)
 
 
 def _conv(x, kernel, stride=1):

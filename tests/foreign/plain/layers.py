@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from ..training import noise
+
 
 def dense_init(key, fan_in, fan_out):
-    weight = jax.random.normal(key, (fan_in, fan_out)) * fan_in**-0.5
+    weight = noise(key, (fan_in, fan_out), fan_in**-0.5)
     return {"w": weight, "b": jnp.zeros(fan_out)}
 
 

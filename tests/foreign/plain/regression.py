@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..training import ADAMW, HIDDEN, SEQ, arguments, train_step
+from ..training import ADAMW, HIDDEN, SEQ, arguments, noise, train_step
 from .layers import dense, dense_init, mlp_init
 from .layers import mlp as mlp_apply
 
@@ -78,8 +78,8 @@ def _data(batch, *time):
     def data(key):
         x_key, y_key = jax.random.split(key)
         return {
-            "x": jax.random.normal(x_key, (batch, *time, FEATURES)),
-            "y": jax.random.normal(y_key, (batch, TARGETS)),
+            "x": noise(x_key, (batch, *time, FEATURES)),
+            "y": noise(y_key, (batch, TARGETS)),
         }
 
     return data

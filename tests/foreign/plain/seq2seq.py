@@ -12,6 +12,7 @@ from ..training import (
     VOCAB,
     arguments,
     next_token_loss,
+    noise,
     random_tokens,
     train_step,
 )
@@ -27,9 +28,9 @@ def make(layers=2, batch=8, abstract=False):
     def init(key):
         keys = iter(jax.random.split(key, 5 + 2 * layers))
         return {
-            "tokens": 0.1 * jax.random.normal(next(keys), (VOCAB, HIDDEN)),
-            "source_positions": 0.1 * jax.random.normal(next(keys), (SOURCE_SEQ, HIDDEN)),
-            "target_positions": 0.1 * jax.random.normal(next(keys), (SEQ, HIDDEN)),
+            "tokens": noise(next(keys), (VOCAB, HIDDEN), 0.1),
+            "source_positions": noise(next(keys), (SOURCE_SEQ, HIDDEN), 0.1),
+            "target_positions": noise(next(keys), (SEQ, HIDDEN), 0.1),
             "encoder": [_layer_init(next(keys), ("self",)) for _ in range(layers)],
             "decoder": [_layer_init(next(keys), ("self", "cross")) for _ in range(layers)],
             "norm": norm_init(HIDDEN),

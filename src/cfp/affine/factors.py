@@ -5,30 +5,12 @@ Index `x` of a dim with factors f1, ..., fk (extents n1, ..., nk) has the mixed-
 extent 1 has no factors (neither has one of extent 0: it holds nothing to depend on).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import gcd, lcm, prod
 
 Shape = tuple[int, ...]
 Factors = tuple[int, ...]
 Dims = tuple[Factors, ...]
-
-
-class Space:
-    """Hands out the factors of one operation while a rule is writing its map."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def new(self, size: int) -> Factors:
-        """A fresh factor, as a dim of its own: `()` where there is nothing to tell apart."""
-        if size <= 1:
-            return ()
-        self.sizes.append(int(size))
-        return (len(self.sizes) - 1,)
-
-    def dims(self, shape: Iterable[int]) -> Dims:
-        """A tensor whose every dim is a fresh factor."""
-        return tuple([self.new(size) for size in shape])
 
 
 def shape_of(sizes: Sequence[int], dims: Dims) -> Shape:

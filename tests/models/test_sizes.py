@@ -5,6 +5,8 @@ import pytest
 
 from cfp import models
 
+from .conftest import TINY
+
 BILLIONS = {
     ("bert", "760m"): 0.76,
     ("gpt", "2.6b"): 2.6,
@@ -25,10 +27,9 @@ def test_llama_7b_is_llama_2_7b():
 
 
 @pytest.mark.parametrize("name", models.NAMES)
-def test_count_is_that_of_the_arrays(name):
-    config = models.config(name)
-    params = models.init_state(config).params
-    assert models.num_params(config) == sum(x.size for x in jax.tree.leaves(params))
+def test_count_is_that_of_the_arrays(name, compiled):
+    _, (state, *_) = compiled(TINY[name])
+    assert models.num_params(TINY[name]) == sum(x.size for x in jax.tree.leaves(state.params))
 
 
 @pytest.mark.parametrize("name", models.NAMES)
@@ -48,9 +49,9 @@ def test_llama_7b_needs_no_memory():
 
 
 @pytest.mark.parametrize("name", models.NAMES)
-def test_abstract_arguments_have_the_shapes_of_real_ones(name):
-    _, real = models.make_step(models.config(name), abstract=False)
-    _, shapes = models.make_step(models.config(name), abstract=True)
+def test_abstract_arguments_have_the_shapes_of_real_ones(name, compiled):
+    _, real = compiled(TINY[name])
+    _, shapes = models.make_step(TINY[name], abstract=True)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), real) == jax.tree.map(
         lambda x: (x.shape, x.dtype), shapes
     )

@@ -1,7 +1,5 @@
 """Each model learns its synthetic task."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -9,18 +7,19 @@ import pytest
 from cfp import models
 from cfp.errors import CfpError
 
+from .conftest import TINY
+
 STEPS = {"bert": 160, "gpt": 80, "moe": 80, "llama": 80}
 
 
 @pytest.mark.parametrize("name", models.NAMES)
 def test_loss_falls(name, compiled):
-    config = models.config(name)
+    config = TINY[name]
     step, (state, _, *key) = compiled(config)
-    batches = jax.jit(functools.partial(models.synthetic_batch, config))
     losses = []
     for i in range(STEPS[name]):
         keys = [jax.random.fold_in(k, i) for k in key]
-        state, metrics = step(state, batches(i), *keys)
+        state, metrics = step(state, models.synthetic_batch(config, i), *keys)
         losses.append(float(metrics["loss"]))
 
     assert state.step == STEPS[name]
@@ -30,8 +29,8 @@ def test_loss_falls(name, compiled):
 
 @pytest.mark.parametrize("name", ["bert", "gpt"])
 def test_dropout_depends_on_the_key_alone(name, compiled):
-    step, (state, batch, key) = compiled(models.config(name))
-    first, again = (step(state, batch, key)[1]["loss"] for _ in range(2))
+    step, (state, batch, key) = compiled(TINY[name])
+    first, again = (step(state, batch, k)[1]["loss"] for k in (key, key))
     other = step(state, batch, jax.random.key(1))[1]["loss"]
     assert first == again != other
 
@@ -42,18 +41,23 @@ def test_dropout_without_a_key_is_refused():
         jax.eval_shape(step, state, batch)
 
 
-def test_batches_are_what_the_task_says():
-    config = models.config("gpt", batch=4, seq=8)
+def test_progressions():
+    config = TINY["gpt"]
     batch = jax.device_get(models.synthetic_batch(config, 3))
     np.testing.assert_array_equal(batch["tokens"][:, 1:], batch["labels"][:, :-1])
     strides = np.diff(batch["tokens"]) % config.vocab
     assert (strides == strides[:, :1]).all()
+    assert len(np.unique(strides)) > 1
 
-    config = models.config("bert", batch=64)
-    batch = jax.device_get(models.synthetic_batch(config, 3))
-    hidden = batch["weights"] > 0
-    assert not (hidden & ~batch["mask"]).any()
-    assert 0.1 < hidden.sum() / batch["mask"].sum() < 0.2
+
+def test_masked_segments():
+    batches = [jax.device_get(models.synthetic_batch(TINY["bert"], seed)) for seed in range(10)]
+    batch = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+    real, hidden = batch["mask"], batch["weights"] > 0
+    assert not (hidden & ~real).any()
+    assert hidden.sum() / real.sum() == pytest.approx(0.15, abs=0.03)
     np.testing.assert_array_equal(batch["tokens"][~hidden], batch["labels"][~hidden])
-    assert (batch["tokens"][~batch["mask"]] == 0).all()
-    assert 0.7 < (batch["tokens"][hidden] == 1).mean() < 0.9
+    assert (batch["tokens"][~real] == 0).all()
+    assert (batch["tokens"][hidden] == 1).mean() == pytest.approx(0.8, abs=0.1)
+    for labels, segments, here in zip(batch["labels"], batch["segments"], real, strict=True):
+        assert all(len(np.unique(labels[here & (segments == s)])) == 1 for s in (0, 1))

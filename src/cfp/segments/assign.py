@@ -1,0 +1,190 @@
+"""Which segment every equation belongs to.
+
+Forward equations follow their block. A backward equation belongs with the forward equations
+whose derivative it is part of. It shows by what it reads: a contraction is matched to its
+forward contraction; any other equation reads residuals, and belongs with the latest segment that
+touches them forward and is not after the cotangents it reads. So the assignment only ever moves
+towards the start, as the backward pass does, and a mask that all layers share pulls nothing to
+the first of them. What is recomputed goes where it is read first.
+
+An update equation belongs with the one segment whose gradients it depends on, or whose
+parameters it serves. What depends on several and serves several (a global norm) is the shared
+epilogue; what one segment contributes to it (its sum of squares) runs with that segment's
+backward part. What depends on no gradient and serves several (a step counter, a schedule) runs
+before all of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+
+from cfp.blocks import Blocks
+from cfp.segments.segment import Phase
+from cfp.trace import Equation, Graph, Role
+
+Home = dict[int, tuple[int | None, Phase]]
+
+
+def assign(graph: Graph, blocks: Blocks, segment_of_block: Sequence[int]) -> Home:
+    """Equation -> (segment, phase); the segment is None for what the update shares."""
+    forward = {equation: segment_of_block[block] for equation, block in blocks.home.items()}
+    backward = _Backward(graph, blocks, forward, segment_of_block).run()
+    home: Home = {e: (segment, Phase.FORWARD) for e, segment in forward.items()}
+    home |= {e: (segment, Phase.BACKWARD) for e, segment in backward.items()}
+    parameter_home = {
+        value: min(readers)
+        for value in blocks.parameters
+        if (readers := [forward[r] for r in graph.readers[value] if r in forward])
+    }
+    return home | _assign_update(graph, backward, parameter_home)
+
+
+class _Backward:
+    def __init__(
+        self,
+        graph: Graph,
+        blocks: Blocks,
+        forward: Mapping[int, int],
+        segment_of_block: Sequence[int],
+    ) -> None:
+        self.graph = graph
+        self.blocks = blocks
+        self.forward = forward
+        self.last = max(segment_of_block)
+        self.home: dict[int, int] = {}
+        self._touching: dict[int, list[int]] = {}
+        self._ranges = self._loop_ranges(segment_of_block)
+
+    def run(self) -> dict[int, int]:
+        repeated = self.blocks.recomputed.equations
+        for equation in self.graph.role(Role.BACKWARD):
+            if equation.index not in repeated:
+                self.home[equation.index] = self._clamp(equation, self._segment(equation))
+        for equation in reversed(self.graph.equations):
+            if equation.index in repeated:
+                readers = [
+                    self.home[reader]
+                    for value in equation.outputs
+                    for reader in self.graph.readers[value]
+                    if reader in self.home
+                ]
+                self.home[equation.index] = self._clamp(equation, max(readers, default=self.last))
+        return self.home
+
+    def _segment(self, equation: Equation) -> int:
+        graph = self.graph
+        ceiling = self.last
+        residuals: list[int] = []
+        for value in equation.inputs:
+            producer = graph.values[value].producer
+            if producer is not None and producer in self.home:
+                ceiling = min(ceiling, self.home[producer])
+            elif value not in graph.constants:
+                residuals.append(self.blocks.recomputed.same.get(value, value))
+        matched = self.blocks.matched.get(equation.index)
+        if matched is not None:
+            return min(ceiling, self.forward[matched])
+        segment = ceiling
+        for value in residuals:
+            touching = self._touched_by(value)
+            position = bisect.bisect_right(touching, ceiling)
+            if position:
+                segment = min(segment, touching[position - 1])
+        return segment
+
+    def _touched_by(self, value: int) -> list[int]:
+        """Segments whose forward part makes or reads the value, in order."""
+        known = self._touching.get(value)
+        if known is None:
+            equations = list(self.graph.readers[value])
+            producer = self.graph.values[value].producer
+            if producer is not None:
+                equations.append(producer)
+            known = sorted({self.forward[e] for e in equations if e in self.forward})
+            self._touching[value] = known
+        return known
+
+    def _loop_ranges(self, segment_of_block: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Per loop, the first and last segment of its body (of its forward twin's body)."""
+        ranges: dict[int, tuple[int, int]] = {}
+        for block in self.blocks.blocks:
+            segment = segment_of_block[block.index]
+            for loop in self.graph.loop_path(block.loop):
+                first, last = ranges.get(loop, (segment, segment))
+                ranges[loop] = (min(first, segment), max(last, segment))
+        for loop_record in self.graph.loops:
+            if loop_record.twin is not None and loop_record.twin in ranges:
+                ranges[loop_record.index] = ranges[loop_record.twin]
+        return ranges
+
+    def _clamp(self, equation: Equation, segment: int) -> int:
+        """An equation in a loop stays with a segment of that loop."""
+        if equation.loop is None or equation.loop not in self._ranges:
+            return segment
+        first, last = self._ranges[equation.loop]
+        return max(first, min(last, segment))
+
+
+def _assign_update(
+    graph: Graph, backward: Mapping[int, int], parameter_home: Mapping[int, int]
+) -> Home:
+    """Sets of segments are bit masks: one pass down for `depends`, one pass up for `serves`."""
+    update = list(graph.role(Role.UPDATE))
+    depends: dict[int, int] = {}
+    for equation in update:
+        mask = 0
+        for value in equation.inputs:
+            producer = graph.values[value].producer
+            if producer in backward:
+                mask |= 1 << backward[producer]
+            elif producer is not None:
+                mask |= depends.get(producer, 0)
+        depends[equation.index] = mask
+    serves: dict[int, int] = {}
+    for equation in reversed(update):
+        mask = 0
+        for value in equation.inputs:
+            if value in parameter_home:
+                mask |= 1 << parameter_home[value]
+        for value in equation.outputs:
+            for reader in graph.readers[value]:
+                mask |= serves.get(reader, 0)
+        serves[equation.index] = mask
+    owner: dict[int, int | None] = {}
+    for equation in update:
+        down, up = depends[equation.index], serves[equation.index]
+        single = next((mask for mask in (down, up) if mask.bit_count() == 1), 0)
+        owner[equation.index] = single.bit_length() - 1 if single else None
+    return _phases(graph, update, owner, depends)
+
+
+def _phases(
+    graph: Graph,
+    update: Sequence[Equation],
+    owner: Mapping[int, int | None],
+    depends: Mapping[int, int],
+) -> Home:
+    """Splits what the epilogue needs of a segment from the segment's own update."""
+    needed: set[int] = set()
+    for equation in reversed(update):
+        if owner[equation.index] is None or equation.index in needed:
+            for value in equation.inputs:
+                producer = graph.values[value].producer
+                if producer is not None and producer in owner:
+                    needed.add(producer)
+    late: set[int] = set()  # what the epilogue computes
+    home: Home = {}
+    for equation in update:
+        producers = {graph.values[value].producer for value in equation.inputs}
+        segment = owner[equation.index]
+        if segment is None and not depends[equation.index]:
+            home[equation.index] = (None, Phase.SCHEDULE)
+        elif segment is None or (equation.index in needed and not late.isdisjoint(producers)):
+            late.add(equation.index)
+            home[equation.index] = (None, Phase.EPILOGUE)
+        elif equation.index in needed:
+            home[equation.index] = (segment, Phase.BACKWARD)
+        else:
+            home[equation.index] = (segment, Phase.UPDATE)
+    return home
