@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 
 from cfp.affine import Map, OpMap, identity, op_map
 
-FINITE = (100.0, -100.0)  # enough where no later operation can hide the change
+FINITE = (1000.0, -1000.0)  # enough where no later operation can hide the change
 POISON = (np.nan, *FINITE)
 
 

@@ -13,9 +13,10 @@ from .training import (
     VOCAB,
     arguments,
     dropout_train_step,
+    generator,
+    materialize,
     next_token_loss,
-    noise,
-    random_tokens,
+    random_ids,
 )
 
 
@@ -57,7 +58,7 @@ class Decoder(eqx.Module):
     def __init__(self, layers, key):
         token_key, position_key, head_key, *layer_keys = jax.random.split(key, 3 + layers)
         self.tokens = eqx.nn.Embedding(VOCAB, HIDDEN, key=token_key)
-        self.positions = noise(position_key, (SEQ, HIDDEN), 0.1)
+        self.positions = 0.1 * jax.random.normal(position_key, (SEQ, HIDDEN))
         self.layers = [Layer(layer_key) for layer_key in layer_keys]
         self.norm = eqx.nn.LayerNorm(HIDDEN)
         self.head = eqx.nn.Linear(HIDDEN, VOCAB, key=head_key)
@@ -83,7 +84,6 @@ def make(layers=2, batch=8, abstract=False):
         logits = jax.vmap(model)(tokens, jax.random.split(key, len(tokens)))
         return next_token_loss(logits, tokens)
 
-    def data(key):
-        return random_tokens(key, batch)
-
-    return dropout_train_step(loss_fn), arguments(init, data, with_key=True, abstract=abstract)
+    params = materialize(init, jax.random.key(0), abstract=abstract)
+    tokens = random_ids(generator(), VOCAB, batch, SEQ)
+    return dropout_train_step(loss_fn), arguments(params, tokens, with_key=True, abstract=abstract)

@@ -13,9 +13,10 @@ from .training import (
     MLP,
     SEQ,
     VOCAB,
+    generator,
     materialize,
     next_token_loss,
-    random_tokens,
+    random_ids,
 )
 
 
@@ -53,11 +54,9 @@ def make(layers=2, batch=8, abstract=False):
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
         return state.apply_gradients(grads=grads), loss
 
-    def build(key):
-        init_key, data_key, step_key = jax.random.split(key, 3)
-        tokens = random_tokens(data_key, batch)
-        params = model.init(init_key, tokens)["params"]
-        state = TrainState.create(apply_fn=model.apply, params=params, tx=ADAMW)
-        return state, tokens, step_key
+    def build(key, tokens):
+        params = model.init(key, tokens)["params"]
+        return TrainState.create(apply_fn=model.apply, params=params, tx=ADAMW), tokens, key
 
-    return step, materialize(build, abstract)
+    tokens = random_ids(generator(), VOCAB, batch, SEQ)
+    return step, materialize(build, jax.random.key(0), tokens, abstract=abstract)

@@ -16,9 +16,10 @@ from .training import (
     MLP,
     SEQ,
     VOCAB,
+    generator,
     materialize,
     next_token_loss,
-    random_tokens,
+    random_ids,
 )
 
 
@@ -71,8 +72,8 @@ def make(layers=2, batch=8, abstract=False):
         optimizer.update(model, grads)
         return nnx.state((model, optimizer)), loss
 
-    def build(key):
-        init_key, data_key = jax.random.split(key)
-        return nnx.state(init(init_key)), random_tokens(data_key, batch)
+    def build(key, tokens):
+        return nnx.state(init(key)), tokens
 
-    return step, materialize(build, abstract)
+    tokens = random_ids(generator(), VOCAB, batch, SEQ)
+    return step, materialize(build, jax.random.key(0), tokens, abstract=abstract)

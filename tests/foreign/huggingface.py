@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import transformers as hf
 
@@ -15,12 +16,15 @@ from .training import (
     arguments,
     cross_entropy,
     dropout_train_step,
+    generator,
+    materialize,
     next_token_loss,
     noise,
-    random_tokens,
+    random_ids,
 )
 
 IMAGE, PATCH, CLASSES = 16, 4, 8
+MASK = 0  # the token in place of one to be guessed
 IGNORE = -100  # the label of a position that the masked-LM loss skips
 
 
@@ -53,16 +57,14 @@ def llama(layers=2, batch=8, abstract=False):
 def bert(layers=2, batch=8, abstract=False):
     config = hf.BertConfig(max_position_embeddings=SEQ, vocab_size=VOCAB, **_encoder(layers))
 
-    def data(key):
-        label_key, mask_key = jax.random.split(key)
-        labels = random_tokens(label_key, batch)
-        masked = jax.random.bernoulli(mask_key, 0.25, labels.shape)
-        mask_token = 0
-        return {
-            "input_ids": jnp.where(masked, mask_token, labels),
-            "attention_mask": jnp.ones_like(labels),
-            "labels": jnp.where(masked, labels, IGNORE),
-        }
+    rng = generator()
+    labels = random_ids(rng, VOCAB, batch, SEQ)
+    masked = rng.random(labels.shape) < 0.25
+    data = {
+        "input_ids": np.where(masked, MASK, labels),
+        "attention_mask": np.ones_like(labels),
+        "labels": np.where(masked, labels, IGNORE),
+    }
 
     def loss(logits, batch):
         labels = batch["labels"]
@@ -79,12 +81,11 @@ def vit(layers=2, batch=8, abstract=False):
         image_size=IMAGE, patch_size=PATCH, num_labels=CLASSES, **_encoder(layers)
     )
 
-    def data(key):
-        image_key, label_key = jax.random.split(key)
-        return {
-            "pixel_values": noise(image_key, (batch, 3, IMAGE, IMAGE)),
-            "labels": jax.random.randint(label_key, (batch,), 0, CLASSES),
-        }
+    rng = generator()
+    data = {
+        "pixel_values": noise(rng, (batch, 3, IMAGE, IMAGE)),
+        "labels": random_ids(rng, CLASSES, batch),
+    }
 
     def loss(logits, batch):
         return cross_entropy(logits, batch["labels"])
@@ -105,8 +106,7 @@ def _encoder(layers):
 
 
 def _causal_lm(model_class, config, batch, abstract):
-    def data(key):
-        return {"input_ids": random_tokens(key, batch)}
+    data = {"input_ids": random_ids(generator(), VOCAB, batch, SEQ)}
 
     def loss(logits, batch):
         return next_token_loss(logits, batch["input_ids"])
@@ -126,4 +126,5 @@ def _fine_tune(model_class, config, inputs, data, loss, abstract):
     def init(key):
         return model.init_weights(key, model.input_shape)
 
-    return dropout_train_step(loss_fn), arguments(init, data, with_key=True, abstract=abstract)
+    params = materialize(init, jax.random.key(0), abstract=abstract)
+    return dropout_train_step(loss_fn), arguments(params, data, with_key=True, abstract=abstract)

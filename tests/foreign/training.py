@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import numpy as np
 import optax
 
 # Every size divides by 4; sizes of different meaning differ, so that no dim passes for another.
@@ -35,35 +36,37 @@ def dropout_train_step(loss_fn, optimizer=ADAMW):
     return step
 
 
-def arguments(init, data, optimizer=ADAMW, *, with_key=False, abstract=False):
-    """`(params, opt_state, batch)` and a key where asked, from `init(key)` and `data(key)`."""
+def arguments(params, batch, optimizer=ADAMW, *, with_key=False, abstract=False):
+    """`(params, opt_state, batch)`, and a key where asked."""
 
-    def build(key):
-        init_key, data_key, step_key = jax.random.split(key, 3)
-        params = init(init_key)
-        args = params, optimizer.init(params), data(data_key)
-        return (*args, step_key) if with_key else args
+    def build(params, batch, key):
+        args = params, optimizer.init(params), batch
+        return (*args, key) if with_key else args
 
-    return materialize(build, abstract)
+    return materialize(build, params, batch, jax.random.key(1), abstract=abstract)
 
 
-def materialize(build, abstract):
-    """The arrays that `build(key)` makes, or their shapes alone."""
-    key = jax.random.key(0)  # an argument: XLA would spend seconds folding a constant one
-    return jax.eval_shape(build, key) if abstract else quick_jit(build)(key)
+def materialize(build, *inputs, abstract):
+    """The arrays that `build(*inputs)` makes, or their shapes alone."""
+    return jax.eval_shape(build, *inputs) if abstract else quick_jit(build)(*inputs)
 
 
 def quick_jit(function):
-    """`jax.jit` for what runs a few times only: it compiles in about half of the time."""
+    """`jax.jit` for what runs a few times only: it compiles in about half the time."""
     return jax.jit(function, compiler_options=QUICK)
 
 
-def noise(key, shape, std=1.0):
-    return std * jax.random.normal(key, shape)
+def generator():
+    """Of initial values and data: NumPy has nothing to compile."""
+    return np.random.default_rng(0)
 
 
-def random_tokens(key, batch, seq=SEQ):
-    return jax.random.randint(key, (batch, seq), 0, VOCAB)
+def noise(rng, shape, std=1.0):
+    return rng.normal(0.0, std, shape).astype(np.float32)
+
+
+def random_ids(rng, limit, *shape):
+    return rng.integers(0, limit, shape, np.int32)
 
 
 def cross_entropy(logits, labels):

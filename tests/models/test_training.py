@@ -9,7 +9,7 @@ from cfp.errors import CfpError
 
 from .conftest import TINY
 
-STEPS = {"bert": 160, "gpt": 80, "moe": 80, "llama": 80}
+STEPS = {"bert": 150, "gpt": 60, "moe": 60, "llama": 60}
 
 
 @pytest.mark.parametrize("name", models.NAMES)

@@ -42,11 +42,13 @@ def test_scan_is_the_unrolled_model(name, compiled, first_step):
     _, args = compiled(TINY[name])
     state, metrics = first_step(TINY[name])
     scanned = replace(TINY[name], scan=True)
-    params = stack_layers(args[0].params)
-    start = models.State(params, train.make_optimizer(scanned).init(params), args[0].step)
-    scan_state, scan_metrics = quick_jit(models.make_step(scanned, abstract=True)[0])(
-        start, *args[1:]
-    )
+    step, _ = models.make_step(scanned, abstract=True)
+
+    def first(params, batch, *key):
+        opt_state = train.make_optimizer(scanned).init(params)
+        return step(models.State(params, opt_state, jnp.int32(0)), batch, *key)
+
+    scan_state, scan_metrics = quick_jit(first)(stack_layers(args[0].params), *args[1:])
 
     assert_close(scan_metrics, metrics, rtol=1e-5)
     grads = stack_layers(adam_mean(state.opt_state))
@@ -71,7 +73,7 @@ def test_checkpoint_changes_nothing(name, scan, compiled, first_step, gradients)
     config = replace(TINY[name], checkpoint=True, scan=bool(scan))
     _, (start, *rest) = compiled(TINY[name])
     state, metrics = first_step(TINY[name])
-    expected = jax.tree.map(lambda mean: 10 * mean, adam_mean(state.opt_state))
+    expected = jax.tree.map(lambda mean: 10 * np.asarray(mean), adam_mean(state.opt_state))
     params = start.params
     if scan:
         params, expected = stack_layers(params), stack_layers(expected)
@@ -81,11 +83,12 @@ def test_checkpoint_changes_nothing(name, scan, compiled, first_step, gradients)
 
 
 @pytest.mark.parametrize("name", models.NAMES)
-def test_bfloat16_is_finite_and_close(name, compiled, first_step, gradients):
-    _, (start, *rest) = compiled(TINY[name])
-    _, metrics = first_step(TINY[name])
-    value, grads = gradients(replace(TINY[name], dtype="bfloat16"), start.params, *rest)
-    assert value == pytest.approx(float(metrics["loss"]), rel=0.02)
+def test_bfloat16_is_finite_and_keeps_float32_weights(name, compiled, gradients):
+    layers = 2 if name == "moe" else 1
+    _, (state, *rest) = compiled(TINY[name])
+    params = {**state.params, "layers": state.params["layers"][:layers]}
+    value, grads = gradients(replace(TINY[name], layers=layers, dtype="bfloat16"), params, *rest)
+    assert value == pytest.approx(np.log(TINY[name].vocab), rel=0.15)  # knows nothing yet
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(grads))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
 
@@ -125,6 +128,6 @@ def test_clipping_bounds_the_gradient():
     assert jax.tree.structure(jax.eval_shape(step, *args)[0]) == jax.tree.structure(args[0])
 
     optimizer = train.make_optimizer(config)
-    params = {"w": jnp.zeros(4)}
-    _, state = optimizer.update({"w": jnp.full(4, 100.0)}, optimizer.init(params), params)
-    np.testing.assert_allclose(jnp.linalg.norm(adam_mean(state)["w"]), 1e-4, rtol=1e-5)
+    w = np.zeros(4, np.float32)
+    _, opt_state = quick_jit(lambda g: optimizer.update(g, optimizer.init(w), w))(w + 100)
+    np.testing.assert_allclose(np.linalg.norm(adam_mean(opt_state)), 1e-4, rtol=1e-5)

@@ -47,9 +47,9 @@ SIZES: Mapping[str, Mapping[str, Config]] = {
     "moe": {
         "tiny": _tiny("moe", experts=8),
         "small": _small("moe", experts=8),
-        # Alpa's MoE family: 16 layers, 16 heads, vocabulary 32000 and, as its parameter formula
-        # has it (mlp_factor=8), a feed-forward width of 8 x hidden. Its tables have 2.4B (hidden
-        # 1024, 16 experts) and 10B (1536, 32); hidden 1280 with 32 experts is the paper's 7.1B.
+        # The paper does not say its shape. Alpa's MoE family has 16 layers, 16 heads, vocabulary
+        # 32000 and a feed-forward width of 8 x hidden (mlp_factor=8 in its parameter formula);
+        # between its 2.4B (hidden 1024, 16 experts) and 10B (1536, 32), this one counts 7.1B.
         "7.1b": _size("moe", 16, 1280, 16, ffn=8 * 1280, vocab=32000, experts=32),
     },
     "llama": {

@@ -62,7 +62,7 @@ class _Backward:
             if equation.index not in repeated:
                 self.home[equation.index] = self._clamp(equation, self._segment(equation))
         for equation in reversed(self.graph.equations):
-            if equation.index in repeated:
+            if equation.index in repeated or _is_barrier(equation):
                 readers = [
                     self.home[reader]
                     for value in equation.outputs
@@ -82,6 +82,8 @@ class _Backward:
                 ceiling = min(ceiling, self.home[producer])
             elif value not in graph.constants:
                 residuals.append(self.blocks.recomputed.same.get(value, value))
+        if _is_barrier(equation):
+            return ceiling  # for now: it only hands on what a checkpoint reads
         matched = self.blocks.matched.get(equation.index)
         if matched is not None:
             return min(ceiling, self.forward[matched])
@@ -124,6 +126,10 @@ class _Backward:
             return segment
         first, last = self._ranges[equation.loop]
         return max(first, min(last, segment))
+
+
+def _is_barrier(equation: Equation) -> bool:
+    return equation.recomputed and equation.primitive == "optimization_barrier"
 
 
 def _assign_update(
@@ -185,6 +191,8 @@ def _phases(
             home[equation.index] = (None, Phase.EPILOGUE)
         elif equation.index in needed:
             home[equation.index] = (segment, Phase.BACKWARD)
-        else:
-            home[equation.index] = (segment, Phase.UPDATE)
+        else:  # updates run in order: after any other segment's that it reads
+            read = (home[p] for p in producers if p is not None and p in home)
+            known = [s for s, phase in read if phase is Phase.UPDATE and s is not None]
+            home[equation.index] = (max([segment, *known]), Phase.UPDATE)
     return home

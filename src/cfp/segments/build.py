@@ -18,7 +18,13 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
     prints = printer.print_all()
     counts = [len(block.strategies(blocks.mesh_shape)) for block in blocks.blocks]
     items = [
-        Item(mark.kind, mark.wiring, len(block.candidates) + block.negligible, block.loop)
+        Item(
+            mark.kind,
+            mark.wiring,
+            len(block.candidates) + block.negligible,
+            block.loop,
+            graph.trips(block.loop),
+        )
         for mark, block in zip(prints, blocks.blocks, strict=True)
     ]
     runs = cover(items)
@@ -32,7 +38,7 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
             kind=kind_of[i],
             blocks=tuple(range(start, stop)),
             loop=items[start].loop,
-            trips=graph.trips(items[start].loop),
+            trips=items[start].trips,
         )
         for i, (start, stop) in enumerate(runs)
     ]

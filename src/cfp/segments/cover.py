@@ -42,7 +42,8 @@ class Item:
     kind: int
     wiring: tuple[int | None, ...]
     space: int
-    loop: int | None
+    loop: int | None = None
+    trips: int = 1
 
 
 def cover(items: Sequence[Item], max_space: int = MAX_SPACE) -> list[Run]:
@@ -108,7 +109,8 @@ def _shortest(
             if key in banned:
                 continue
             times = count[key]
-            stray = repeats[stop] - repeats[start] if times == 1 else 0
+            alone = times == 1 and items[start].trips == 1
+            stray = repeats[stop] - repeats[start] if alone else 0
             step = (stray, 1 / times, space / times, 1)
             offer = tuple(map(operator.add, cost[stop], step))
             if _less(offer, cost[start]):
@@ -140,6 +142,6 @@ def score(items: Sequence[Item], runs: Sequence[Run]) -> tuple[int, int, int, in
     for start, stop in runs:
         key = name(items, (start, stop))
         spaces[key] = math.prod(item.space for item in items[start:stop])
-        if names[key] == 1:
+        if names[key] == 1 and items[start].trips == 1:
             stray += sum(kinds[item.kind] > 1 for item in items[start:stop])
     return stray, len(spaces), sum(spaces.values()), len(runs)

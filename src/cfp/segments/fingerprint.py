@@ -65,7 +65,11 @@ class Printer:
 
     def _print(self, block: Block) -> BlockPrint:
         graph, sources = self.graph, self.blocks.sources
-        inside = sorted(e for e in (*block.members, *block.prologue) if e in self._relevant)
+        inside = sorted(
+            e
+            for e in (*block.members, *block.prologue)
+            if e in self._relevant and graph.equations[e].primitive != LOOP_ENTER
+        )
         reach: dict[int, frozenset[Edge]] = {}
         boundary: dict[int, int] = {}
         nodes: list[tuple[Op, tuple[frozenset[Edge], ...]]] = []

@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from ..training import ADAMW, DROPOUT, HIDDEN, materialize, noise
+from ..training import ADAMW, DROPOUT, HIDDEN, generator, materialize, noise, random_ids
 from .layers import mlp, mlp_init
 
 FEATURES, CLASSES = 24, 8
@@ -32,23 +33,19 @@ def make(layers=2, batch=8, abstract=False):
         }
         return state, loss
 
-    def build(key):
-        init_key, x_key, label_key, step_key = jax.random.split(key, 4)
-        sizes = [FEATURES, *[HIDDEN] * layers, CLASSES]
-        weights = jax.tree.map(lambda x: x.astype(jnp.bfloat16), mlp_init(init_key, sizes))
-        params = {"layers": weights, "bias": None}
-        state = {
-            "params": params,
-            "opt_state": ADAMW.init(params),
-            "ema": None,
-            "step": jnp.int32(0),
-        }
-        data = {
-            "x": noise(x_key, (batch, FEATURES)).astype(jnp.bfloat16),
-            "label": jax.random.randint(label_key, (batch,), 0, CLASSES, jnp.int8),
-            "valid": jnp.arange(batch) < batch - 1,
-            "weight": None,
-        }
-        return state, data, step_key
+    rng = generator()
+    weights = mlp_init(rng, [FEATURES, *[HIDDEN] * layers, CLASSES])
+    data = {
+        "x": noise(rng, (batch, FEATURES)).astype(jnp.bfloat16),
+        "label": random_ids(rng, CLASSES, batch).astype(np.int8),
+        "valid": np.arange(batch) < batch - 1,
+        "weight": None,
+    }
 
-    return step, materialize(build, abstract)
+    def build(weights, data, key):
+        params = {"layers": jax.tree.map(lambda x: x.astype(jnp.bfloat16), weights), "bias": None}
+        opt_state = ADAMW.init(params)
+        state = {"params": params, "opt_state": opt_state, "ema": None, "step": jnp.int32(0)}
+        return state, data, key
+
+    return step, materialize(build, weights, data, jax.random.key(0), abstract=abstract)

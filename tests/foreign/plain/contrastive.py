@@ -2,21 +2,22 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..training import HIDDEN, MLP, arguments, cross_entropy, noise, train_step
+from ..training import HIDDEN, MLP, arguments, cross_entropy, generator, noise, train_step
 from .layers import mlp, mlp_init
 
 PIXELS, WORDS = 96, 64
 
 
 def make(layers=2, batch=8, abstract=False):
-    def init(key):
-        image_key, text_key = jax.random.split(key)
-        return {
-            "image": mlp_init(image_key, [PIXELS, *[MLP] * layers, HIDDEN]),
-            "text": mlp_init(text_key, [WORDS, *[MLP] * layers, HIDDEN]),
-            "temperature": jnp.log(jnp.float32(10)),
-        }
+    rng = generator()
+    params = {
+        "image": mlp_init(rng, [PIXELS, *[MLP] * layers, HIDDEN]),
+        "text": mlp_init(rng, [WORDS, *[MLP] * layers, HIDDEN]),
+        "temperature": np.float32(np.log(10)),
+    }
+    data = {"image": noise(rng, (batch, PIXELS)), "text": noise(rng, (batch, WORDS))}
 
     def loss_fn(params, batch):
         image = _unit(mlp(params["image"], batch["image"]))
@@ -25,14 +26,7 @@ def make(layers=2, batch=8, abstract=False):
         labels = jnp.arange(len(logits))
         return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
 
-    def data(key):
-        image_key, text_key = jax.random.split(key)
-        return {
-            "image": noise(image_key, (batch, PIXELS)),
-            "text": noise(text_key, (batch, WORDS)),
-        }
-
-    return train_step(loss_fn), arguments(init, data, abstract=abstract)
+    return train_step(loss_fn), arguments(params, data, abstract=abstract)
 
 
 def _unit(x):

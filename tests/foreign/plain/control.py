@@ -6,10 +6,11 @@ a `cond` keeps the old parameters where the loss is not finite.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
-from ..training import ADAMW, HIDDEN, arguments, noise
+from ..training import ADAMW, HIDDEN, arguments, generator, noise
 from .layers import mlp, mlp_init
 
 FEATURES, CLASSES = 24, 8
@@ -34,18 +35,14 @@ def make(layers=2, batch=8, abstract=False):
         params, opt_state = lax.cond(jnp.isfinite(loss), update, keep, params, opt_state)
         return params, opt_state, loss
 
-    def init(key):
-        return mlp_init(key, [FEATURES, *[HIDDEN] * layers, CLASSES])
-
-    def data(key):
-        x_key, y_key = jax.random.split(key)
-        return {
-            "x": noise(x_key, (batch, FEATURES)),
-            "y": jax.random.bernoulli(y_key, 0.5, (batch, CLASSES)).astype(jnp.float32),
-            "rounds": jnp.int32(4),
-        }
-
-    return step, arguments(init, data, abstract=abstract)
+    rng = generator()
+    params = mlp_init(rng, [FEATURES, *[HIDDEN] * layers, CLASSES])
+    data = {
+        "x": noise(rng, (batch, FEATURES)),
+        "y": rng.integers(0, 2, (batch, CLASSES)).astype(np.float32),
+        "rounds": np.int32(4),
+    }
+    return step, arguments(params, data, abstract=abstract)
 
 
 def _spectral_norm(weight, rounds):

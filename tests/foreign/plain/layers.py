@@ -1,23 +1,24 @@
 """Layers as pairs of functions, and pytrees of parameters."""
 
+from itertools import pairwise
+
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from ..training import noise
 
 
-def dense_init(key, fan_in, fan_out):
-    weight = noise(key, (fan_in, fan_out), fan_in**-0.5)
-    return {"w": weight, "b": jnp.zeros(fan_out)}
+def dense_init(rng, fan_in, fan_out):
+    weight = noise(rng, (fan_in, fan_out), fan_in**-0.5)
+    return {"w": weight, "b": np.zeros(fan_out, np.float32)}
 
 
 def dense(p, x):
     return x @ p["w"] + p["b"]
 
 
-def mlp_init(key, sizes):
-    keys = jax.random.split(key, len(sizes) - 1)
-    return [dense_init(*each) for each in zip(keys, sizes[:-1], sizes[1:], strict=True)]
+def mlp_init(rng, sizes):
+    return [dense_init(rng, *pair) for pair in pairwise(sizes)]
 
 
 def mlp(p, x):
@@ -27,7 +28,7 @@ def mlp(p, x):
 
 
 def norm_init(size):
-    return {"scale": jnp.ones(size), "bias": jnp.zeros(size)}
+    return {"scale": np.ones(size, np.float32), "bias": np.zeros(size, np.float32)}
 
 
 def norm(p, x):

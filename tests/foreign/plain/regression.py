@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..training import ADAMW, HIDDEN, SEQ, arguments, noise, train_step
+from ..training import ADAMW, HIDDEN, SEQ, arguments, generator, noise, train_step
 from .layers import dense, dense_init, mlp_init
 from .layers import mlp as mlp_apply
 
@@ -15,7 +15,7 @@ def mlp(layers=2, batch=8, abstract=False):
     """Momentum-free SGD: the optimizer state has no array."""
     optimizer = optax.sgd(0.1)
     step = train_step(_mlp_loss, optimizer)
-    return step, arguments(_mlp_init(layers), _data(batch), optimizer, abstract=abstract)
+    return step, arguments(*_mlp_arguments(layers, batch), optimizer, abstract=abstract)
 
 
 def accumulate(layers=2, batch=8, abstract=False):
@@ -34,23 +34,20 @@ def accumulate(layers=2, batch=8, abstract=False):
         updates, opt_state = ADAMW.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state, losses.mean()
 
-    return step, arguments(_mlp_init(layers), _data(batch), abstract=abstract)
+    return step, arguments(*_mlp_arguments(layers, batch), abstract=abstract)
 
 
 def rnn(layers=2, batch=8, abstract=False):
     """Stacked recurrent layers, each a `scan` over time; the last state is regressed."""
 
-    def init(key):
-        head_key, *keys = jax.random.split(key, 1 + 2 * layers)
-        sizes = [FEATURES] + [HIDDEN] * layers
-        return {
-            "cells": [
-                {"x": dense_init(keys[2 * i], sizes[i], HIDDEN)}
-                | {"h": dense_init(keys[2 * i + 1], HIDDEN, HIDDEN)}
-                for i in range(layers)
-            ],
-            "head": dense_init(head_key, HIDDEN, TARGETS),
-        }
+    rng = generator()
+    params = {
+        "cells": [
+            {"x": dense_init(rng, fan_in, HIDDEN), "h": dense_init(rng, HIDDEN, HIDDEN)}
+            for fan_in in ([FEATURES] + [HIDDEN] * layers)[:layers]
+        ],
+        "head": dense_init(rng, HIDDEN, TARGETS),
+    }
 
     def loss_fn(params, batch):
         xs = batch["x"].swapaxes(0, 1)  # time leads, as `scan` wants it
@@ -63,23 +60,17 @@ def rnn(layers=2, batch=8, abstract=False):
             last, xs = jax.lax.scan(tick, jnp.zeros((xs.shape[1], HIDDEN)), xs)
         return jnp.mean((dense(params["head"], last) - batch["y"]) ** 2)
 
-    return train_step(loss_fn), arguments(init, _data(batch, SEQ), abstract=abstract)
+    return train_step(loss_fn), arguments(params, _data(rng, batch, SEQ), abstract=abstract)
 
 
-def _mlp_init(layers):
-    return lambda key: mlp_init(key, [FEATURES, *[HIDDEN] * layers, TARGETS])
+def _mlp_arguments(layers, batch):
+    rng = generator()
+    return mlp_init(rng, [FEATURES, *[HIDDEN] * layers, TARGETS]), _data(rng, batch)
 
 
 def _mlp_loss(params, batch):
     return jnp.mean((mlp_apply(params, batch["x"]) - batch["y"]) ** 2)
 
 
-def _data(batch, *time):
-    def data(key):
-        x_key, y_key = jax.random.split(key)
-        return {
-            "x": noise(x_key, (batch, *time, FEATURES)),
-            "y": noise(y_key, (batch, TARGETS)),
-        }
-
-    return data
+def _data(rng, batch, *time):
+    return {"x": noise(rng, (batch, *time, FEATURES)), "y": noise(rng, (batch, TARGETS))}

@@ -11,9 +11,10 @@ from ..training import (
     SEQ,
     VOCAB,
     arguments,
+    generator,
     next_token_loss,
     noise,
-    random_tokens,
+    random_ids,
     train_step,
 )
 from .layers import dense, dense_init, mlp, mlp_init, norm, norm_init
@@ -25,17 +26,20 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-3))
 def make(layers=2, batch=8, abstract=False):
     """`layers` encoder layers and as many decoder layers."""
 
-    def init(key):
-        keys = iter(jax.random.split(key, 5 + 2 * layers))
-        return {
-            "tokens": noise(next(keys), (VOCAB, HIDDEN), 0.1),
-            "source_positions": noise(next(keys), (SOURCE_SEQ, HIDDEN), 0.1),
-            "target_positions": noise(next(keys), (SEQ, HIDDEN), 0.1),
-            "encoder": [_layer_init(next(keys), ("self",)) for _ in range(layers)],
-            "decoder": [_layer_init(next(keys), ("self", "cross")) for _ in range(layers)],
-            "norm": norm_init(HIDDEN),
-            "head": dense_init(next(keys), HIDDEN, VOCAB),
-        }
+    rng = generator()
+    params = {
+        "tokens": noise(rng, (VOCAB, HIDDEN), 0.1),
+        "source_positions": noise(rng, (SOURCE_SEQ, HIDDEN), 0.1),
+        "target_positions": noise(rng, (SEQ, HIDDEN), 0.1),
+        "encoder": [_layer_init(rng, ("self",)) for _ in range(layers)],
+        "decoder": [_layer_init(rng, ("self", "cross")) for _ in range(layers)],
+        "norm": norm_init(HIDDEN),
+        "head": dense_init(rng, HIDDEN, VOCAB),
+    }
+    data = {
+        "source": random_ids(rng, VOCAB, batch, SOURCE_SEQ),
+        "target": random_ids(rng, VOCAB, batch, SEQ),
+    }
 
     def loss_fn(params, batch):
         memory = params["tokens"][batch["source"]] + params["source_positions"]
@@ -47,29 +51,18 @@ def make(layers=2, batch=8, abstract=False):
             x = _layer(layer, x, mask=causal, memory=memory)
         return next_token_loss(dense(params["head"], norm(params["norm"], x)), batch["target"])
 
-    def data(key):
-        source_key, target_key = jax.random.split(key)
-        return {
-            "source": random_tokens(source_key, batch, SOURCE_SEQ),
-            "target": random_tokens(target_key, batch),
-        }
-
     step = train_step(loss_fn, OPTIMIZER)
-    return step, arguments(init, data, OPTIMIZER, abstract=abstract)
+    return step, arguments(params, data, OPTIMIZER, abstract=abstract)
 
 
-def _layer_init(key, attentions):
-    mlp_key, *keys = jax.random.split(key, 1 + len(attentions))
-    parameters = {
-        name: {"norm": norm_init(HIDDEN)}
-        | {
-            part: dense_init(part_key, HIDDEN, HIDDEN)
-            for part, part_key in zip("qkvo", jax.random.split(attention_key, 4), strict=True)
-        }
-        for name, attention_key in zip(attentions, keys, strict=True)
-    }
-    mlp_parameters = mlp_init(mlp_key, [HIDDEN, MLP, HIDDEN])
-    return parameters | {"mlp_norm": norm_init(HIDDEN), "mlp": mlp_parameters}
+def _layer_init(rng, attentions):
+    params = {name: _attention_init(rng) for name in attentions}
+    return params | {"mlp_norm": norm_init(HIDDEN), "mlp": mlp_init(rng, [HIDDEN, MLP, HIDDEN])}
+
+
+def _attention_init(rng):
+    projections = {name: dense_init(rng, HIDDEN, HIDDEN) for name in "qkvo"}
+    return projections | {"norm": norm_init(HIDDEN)}
 
 
 def _layer(p, x, mask=None, memory=None):
