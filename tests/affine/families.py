@@ -301,20 +301,3 @@ def rev(draw: Draw) -> Case:
     shape = draw(shapes())
     which = dims(draw, shape)
     return Case(lambda x: lax.rev(x, which), [fill(draw, *shape)])
-
-
-@family
-def sort(draw: Draw) -> Case:
-    shape = draw(shapes())
-    at = draw(integers(0, len(shape) - 1))
-    many = draw(integers(1, 3))
-    keys = draw(integers(1, many))
-    inputs = [fill(draw, *shape) for _ in range(many)]
-    return Case(lambda *xs: lax.sort(xs, dimension=at, num_keys=keys), inputs)
-
-
-@family
-def top_k(draw: Draw) -> Case:
-    shape = draw(shapes())
-    k = draw(integers(1, shape[-1]))
-    return Case(lambda x: lax.top_k(x, k), [fill(draw, *shape)])

@@ -42,16 +42,11 @@ def elementwise(
     full = space.dims(outs[0])
 
     def dims(shape: Shape) -> Dims:
-        if not shape:
-            return ()
-        if len(shape) != len(full):  # not broadcast by any rule we know: needs all of it
-            return space.dims(shape)
-        return tuple(
-            [f if n == m else space.new(n) for f, n, m in zip(full, shape, outs[0], strict=True)]
-        )
+        if not shape or shape == outs[0]:
+            return full if shape else ()
+        return tuple([f if n > 1 else () for f, n in zip(full, shape, strict=True)])
 
-    operands = tuple([full if shape == outs[0] else dims(shape) for shape in ins])
-    return space.op(operands, (full,) * len(outs))
+    return space.op(tuple([dims(shape) for shape in ins]), (full,) * len(outs))
 
 
 def pairwise(params: Mapping[str, Any], ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> OpMap:

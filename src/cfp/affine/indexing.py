@@ -6,7 +6,7 @@ into (each part finds what lies within it, zero elsewhere, and a sum completes t
 scatter-add along its updates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cfp.affine.factors import Factors, Shape
@@ -106,11 +106,7 @@ def top_k(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
     return broken([at % len(ins[0])], ins, outs)
 
 
-def trailing(count: Callable[[Params], int]) -> Callable[[Params, Shapes, Shapes], OpMap]:
-    """A rule for operations that mix all of the last `count(params)` dims (fft)."""
-
-    def rule(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-        last = len(ins[0])
-        return broken(range(last - count(params), last), ins, outs)
-
-    return rule
+def fft(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
+    """Every element needs all of the last dims, as many as there are lengths."""
+    last = len(ins[0])
+    return broken(range(last - len(params["fft_lengths"]), last), ins, outs)

@@ -115,14 +115,9 @@ class Map:
             behind.update(zip(right, rights, strict=True))
             left_pieces, right_pieces = set(sum(lefts, ())), set(sum(rights, ()))
             if exact and left_pieces != right_pieces:
-                lost = any(
-                    before[f] and f in ours and not right_pieces.issuperset(before[f]) for f in left
-                )
-                blurred = any(
-                    behind[f] and f in theirs and not left_pieces.issuperset(behind[f])
-                    for f in right
-                )
-                exact = not (lost and blurred)
+                lost = any(f in ours and not right_pieces.issuperset(before[f]) for f in left)
+                told = any(f in theirs and not left_pieces.issuperset(behind[f]) for f in right)
+                exact = not (lost and told)
         for mine, parts, tensor in ((self, before, self.source), (after, behind, after.target)):
             for factor in (f for dim in tensor for f in dim if f not in parts):
                 parts[factor] = (len(sizes),)

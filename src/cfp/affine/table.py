@@ -31,7 +31,7 @@ _GROUPS: tuple[tuple[str, Rule], ...] = (
     ),
     ("sort", indexing.sort),
     ("top_k approx_top_k", indexing.top_k),
-    ("fft", indexing.trailing(lambda params: len(params["fft_lengths"]))),
+    ("fft", indexing.fft),
     ("reshape", reshape.reshape),
     ("transpose", structural.transpose),
     ("broadcast_in_dim", structural.broadcast_in_dim),
