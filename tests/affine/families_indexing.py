@@ -1,4 +1,4 @@
-"""More families: lookups, windows and random numbers."""
+"""More families: lookups, scans, windows and random numbers."""
 
 from typing import Any
 
@@ -112,6 +112,15 @@ def top_k(draw: Draw) -> Case:
     shape = draw(shapes())
     k = draw(integers(1, shape[-1]))
     return Case(lambda x: lax.top_k(x, k), [fill(draw, *shape)])
+
+
+@family
+def cumulative(draw: Draw) -> Case:
+    shape = draw(shapes())
+    axis = draw(integers(0, len(shape) - 1))
+    fn = one(draw, lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp)
+    reverse = draw(st.booleans())
+    return Case(lambda x: fn(x, axis=axis, reverse=reverse), [fill(draw, *shape)])
 
 
 @family

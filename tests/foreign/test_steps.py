@@ -23,7 +23,7 @@ def test_traces_without_arrays(make):
 
 
 def test_trains(make):
-    step, args = make(layers=1)  # half as much to compile
+    step, args = make(layers=1)  # less to compile
     jitted = quick_jit(step)
     losses = []
     for _ in range(4):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 
-# Every size divides by 4; sizes of different meaning differ, so that no dim passes for another.
+# Every size divides by 4, and no two are equal, so that no dim passes for another.
 HIDDEN, HEADS, MLP, SEQ, VOCAB = 48, 4, 192, 16, 128
 DROPOUT = 0.1
 QUICK = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from cfp.trace import LOOP_SLICE, LOOP_STACK, Graph, Role
 # the backward pass of a lookup adds into the table instead of looking up
 SCATTERS = frozenset({"scatter-add", "scatter_add"})
 CONTRACTING = frozenset(OPERANDS) | SCATTERS
+VIEWS = frozenset({"rev", "transpose", "reshape", "convert_element_type", "copy", "squeeze"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,17 @@ def match_backward(
     """Backward contraction -> the forward contraction it differentiates or repeats.
 
     By a shared operand; where that was recomputed beyond recognition, by shapes alone. A slot
-    (forward contraction, operand) is taken once.
+    (forward contraction, operand) is taken once, or twice by a product of a tensor with itself.
     """
     same = recomputed.same
     by_operand: dict[int, list[int]] = {}
     order = sorted(contractions)
     for index in order:
-        for value in dict.fromkeys(graph.equations[index].inputs):
+        operands = graph.equations[index].inputs
+        for value in dict.fromkeys([*operands, *(_base(graph, v) for v in operands)]):
             by_operand.setdefault(value, []).append(index)
     matched: dict[int, int] = {}
-    taken: set[tuple[int, object]] = set()
+    taken: Counter[tuple[int, object]] = Counter()
     reached = len(graph.equations)
     for equation in graph.role(Role.BACKWARD):
         if equation.primitive not in CONTRACTING:
@@ -133,10 +136,13 @@ def match_backward(
                     by_operand.setdefault(value, []).append(twin)
             continue
         slots: list[tuple[int, object]] = []
-        for value in dict.fromkeys([*(same.get(v, v) for v in equation.inputs), *equation.inputs]):
+        known = [same.get(v, v) for v in equation.inputs]
+        shared = [*known, *equation.inputs, *(_base(graph, v) for v in known)]
+        for value in dict.fromkeys(shared):
             for forward in reversed(by_operand.get(value, ())):
                 fits = forward <= reached and _differentiates(graph, equation.index, forward)
-                if fits and (forward, value) not in taken:
+                operands = graph.equations[forward].inputs
+                if fits and taken[forward, value] < max(1, operands.count(value)):
                     slots.append((forward, value))
                     break
         slot = max(slots, key=lambda slot: slot[0], default=None)
@@ -144,19 +150,28 @@ def match_backward(
             slot = _by_shape(graph, equation.index, order[: bisect.bisect(order, reached)], taken)
         if slot is not None:
             matched[equation.index] = reached = slot[0]
-            taken.add(slot)
+            taken[slot] += 1
     return matched
 
 
+def _base(graph: Graph, value: int) -> int:
+    """What a value is a view of: a convolution differentiates against a reversed kernel."""
+    while True:
+        producer = graph.values[value].producer
+        if producer is None or graph.equations[producer].primitive not in VIEWS:
+            return value
+        value = graph.equations[producer].inputs[0]
+
+
 def _by_shape(
-    graph: Graph, backward: int, earlier: list[int], taken: set[tuple[int, object]]
+    graph: Graph, backward: int, earlier: list[int], taken: Counter[tuple[int, object]]
 ) -> tuple[int, object] | None:
     shapes = {graph.values[value].shape for value in graph.equations[backward].inputs}
     for forward in reversed(earlier):
         if _differentiates(graph, backward, forward):
-            for value in graph.equations[forward].inputs:
-                shape = graph.values[value].shape
-                if shape in shapes and (forward, shape) not in taken:
+            free = [graph.values[value].shape for value in graph.equations[forward].inputs]
+            for shape in free:
+                if shape in shapes and taken[forward, shape] < free.count(shape):
                     return forward, shape
     return None
 

@@ -80,7 +80,8 @@ class Block:
         """Every choice of a candidate per axis whose sizes divide.
 
         `replicated` joins only where nothing else is valid on an axis, or where the block is a
-        negligible share of the FLOPs.
+        negligible share of the FLOPs. Where the axes are too many for the candidates (one dim of
+        extent 2 on a mesh of 2x2), as few as possible are replicated.
         """
         per_axis: list[list[int | None]] = []
         for size in mesh_shape:
@@ -92,6 +93,16 @@ class Block:
             elif not valid or self.negligible:
                 valid.append(None)
             per_axis.append(valid)
+        chosen = self._fitting(per_axis, mesh_shape)
+        if not chosen:
+            relaxed = self._fitting([[*valid, None] for valid in per_axis], mesh_shape)
+            fewest = min(strategy.count(None) for strategy in relaxed)
+            chosen = [strategy for strategy in relaxed if strategy.count(None) == fewest]
+        return tuple(dict.fromkeys(chosen))
+
+    def _fitting(
+        self, per_axis: list[list[int | None]], mesh_shape: tuple[int, ...]
+    ) -> list[Strategy]:
         chosen: list[Strategy] = []
         for strategy in itertools.product(*per_axis):
             parts: dict[int, int] = {}
@@ -100,7 +111,7 @@ class Block:
                     parts[candidate] = parts.get(candidate, 1) * size
             if all(self.candidates[i].allows(total) for i, total in parts.items()):
                 chosen.append(strategy)
-        return tuple(chosen) or (tuple(None for _ in mesh_shape),)
+        return chosen
 
     def show(self, graph: Graph) -> str:
         lines = [f"block {self.index}" + (f" loop{self.loop}" if self.loop is not None else "")]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex
 
 from cfp.affine import op_map
@@ -100,7 +101,7 @@ class Inliner:
     def _read(self, env: Mapping[Any, int], atom: Any) -> int:
         if not isinstance(atom, jex.Literal):
             return env[atom]
-        key = (repr(atom.val), atom.aval)  # repr tells 0.0 from -0.0
+        key = (np.asarray(atom.val).tobytes(), atom.aval)  # bytes tell 0.0 from -0.0
         index = self._literals.get(key)
         if index is None:
             index = self._literals[key] = self.constant(atom.val, atom.aval)

@@ -15,7 +15,6 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 
 def conv(layers=2, batch=8, abstract=False):
     """Convolutions, a max-pool after the first, then a dense layer over what is left."""
-
     rng = generator()
     params = {
         "convs": [_kernel(rng, *pair) for pair in pairwise([COLOURS] + [CHANNELS] * layers)],
@@ -36,7 +35,6 @@ def conv(layers=2, batch=8, abstract=False):
 
 def unet(layers=2, batch=8, abstract=False):
     """Denoises: `layers` levels down by strided and up by transposed convolutions, with skips."""
-
     rng = generator()
     pairs = list(pairwise(CHANNELS * 2**level for level in range(layers + 1)))
     params = {

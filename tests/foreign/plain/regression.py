@@ -39,7 +39,6 @@ def accumulate(layers=2, batch=8, abstract=False):
 
 def rnn(layers=2, batch=8, abstract=False):
     """Stacked recurrent layers, each a `scan` over time; the last state is regressed."""
-
     rng = generator()
     params = {
         "cells": [

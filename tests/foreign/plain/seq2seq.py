@@ -25,7 +25,6 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-3))
 
 def make(layers=2, batch=8, abstract=False):
     """`layers` encoder layers and as many decoder layers."""
-
     rng = generator()
     params = {
         "tokens": noise(rng, (VOCAB, HIDDEN), 0.1),

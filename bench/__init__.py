@@ -1,0 +1,1 @@
+"""Benchmarks: one file or package per figure of the evaluation."""

@@ -1,0 +1,108 @@
+"""A segment as programs that can be compiled, run and measured on their own.
+
+A segment's forward, backward and update parts make one program, with the incoming activation and
+cotangent among its inputs. Where a loop is involved, what happens at different rates is kept
+apart: one iteration of the body (`times` its trips), and what runs once per step (the update of
+the stacked parameters). In an iteration, what the forward loop stacks and the backward loop
+slices is the same tensor, so the two passes meet as they do in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cfp.blocks import Blocks
+from cfp.segments.segment import Segments
+from cfp.trace import LOOP_PRIMITIVES, Graph
+from cfp.trace.evaluate import run_straight
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Equations in order with the tensors that enter and leave, happening `times` per step."""
+
+    segment: int
+    times: int
+    equations: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    aliases: Mapping[int, int]  # backward slice -> the forward tensor it is
+
+    def run(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+        """Computes `outputs`; made to be traced: `jax.jit(lambda *x: program.run(graph, x))`."""
+        env: dict[int, Any] = {**graph.constants, **dict(zip(self.inputs, inputs, strict=True))}
+        for equation in (graph.equations[e] for e in self.equations):
+            for value in equation.inputs:
+                if value not in env:
+                    env[value] = env[self.aliases[value]]
+            run_straight((equation,), env)
+        return [env[value] for value in self.outputs]
+
+    def show(self, graph: Graph) -> str:
+        lines = [f"segment {self.segment}, {self.times} times: {len(self.equations)} equations"]
+        lines += [f"  in  {graph.describe(value)}" for value in self.inputs]
+        lines += [f"  out {graph.describe(value)}" for value in self.outputs]
+        return "\n".join(lines)
+
+
+def segment_programs(
+    graph: Graph, blocks: Blocks, segments: Segments, segment: int
+) -> tuple[Program, ...]:
+    """The programs of one segment, innermost loop first; a single one outside loops."""
+    by_rate: dict[int | None, list[int]] = {}
+    for part in segments.parts:
+        if part.segment != segment:
+            continue
+        for e in part.equations:
+            equation = graph.equations[e]
+            if equation.primitive not in LOOP_PRIMITIVES:
+                by_rate.setdefault(_forward_loop(graph, equation.loop), []).append(e)
+    depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
+    return tuple(
+        _program(graph, blocks, segment, graph.trips(loop), by_rate[loop])
+        for loop in sorted(by_rate, key=lambda loop: (-depth[loop], loop or 0))
+    )
+
+
+def _forward_loop(graph: Graph, loop: int | None) -> int | None:
+    if loop is None:
+        return None
+    twin = graph.loops[loop].twin
+    return loop if twin is None else twin
+
+
+def _program(
+    graph: Graph, blocks: Blocks, segment: int, times: int, equations: list[int]
+) -> Program:
+    inside = set(equations)
+    made = {value for e in equations for value in graph.equations[e].outputs}
+    read = dict.fromkeys(value for e in equations for value in graph.equations[e].inputs)
+    outer = [v for v in read if v not in made and v not in graph.constants]
+    same = blocks.recomputed.same
+    aliases = {
+        value: same[value]
+        for value in outer
+        if _is_slice(graph, value) and same.get(value) in made | read.keys()
+    }
+    returned = set(graph.outputs)
+    outputs = tuple(
+        value
+        for e in equations
+        for value in graph.equations[e].outputs
+        if value in returned or any(reader not in inside for reader in graph.readers[value])
+    )
+    return Program(
+        segment=segment,
+        times=times,
+        equations=tuple(equations),
+        inputs=tuple(value for value in outer if value not in aliases),
+        outputs=outputs,
+        aliases=aliases,
+    )
+
+
+def _is_slice(graph: Graph, value: int) -> bool:
+    producer = graph.values[value].producer
+    return producer is not None and graph.equations[producer].primitive in LOOP_PRIMITIVES

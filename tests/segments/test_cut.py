@@ -1,0 +1,86 @@
+"""The cut is right: all parts in their order give exactly the step's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from cfp import analyze
+from cfp.analysis import Analysis
+from cfp.models import config, make_step
+from cfp.segments import Phase
+from cfp.segments.check import check_segments
+from cfp.segments.run import run_parts
+from tests.foreign import MODELS, PLAIN
+
+STEPS: dict[str, Any] = {
+    "bert": lambda: make_step(config("bert", clip_norm=1.0)),
+    "gpt": lambda: make_step(config("gpt", clip_norm=1.0)),
+    "moe": lambda: make_step(config("moe", layers=4, clip_norm=1.0)),
+    "llama": lambda: make_step(config("llama", clip_norm=1.0)),
+    "gpt_tied": lambda: make_step(config("gpt", tied=True)),
+    "gpt_scan": lambda: make_step(config("gpt", scan=True, clip_norm=1.0)),
+    "moe_scan_checkpoint": lambda: make_step(config("moe", scan=True, checkpoint=True)),
+    "llama_checkpoint": lambda: make_step(config("llama", checkpoint=True)),
+    "bert_bf16": lambda: make_step(config("bert", dtype="bfloat16")),
+    **{
+        name: PLAIN[name]
+        for name in ("accumulate", "rnn", "control_flow", "odd_arguments", "unet", "clip")
+    },
+    "equinox": MODELS["equinox"],
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_parts_in_order_give_exactly_the_step(name: str) -> None:
+    step, args = STEPS[name]()
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    check_segments(analysis.graph, analysis.grouping, analysis.cut)
+
+    parts = jax.jit(lambda *flat: run_parts(analysis.graph, analysis.cut.parts, flat))
+    found = parts(*jax.tree.leaves(args))
+    expected = jax.tree.leaves(jax.jit(step)(*args))
+
+    for path, a, b in zip(analysis.graph.output_paths, found, expected, strict=True):
+        np.testing.assert_array_equal(_bits(a), _bits(b), err_msg=path)
+
+
+def _bits(array: Any) -> np.ndarray[Any, Any]:
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(array))
+    return np.asarray(array)
+
+
+def part_sizes(analysis: Analysis, phase: Phase) -> list[int]:
+    return [len(part.equations) for part in analysis.cut.parts if part.phase is phase]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
+def test_repeated_layers_get_equal_shares_of_the_backward_pass_and_the_update(name: str) -> None:
+    step, args = make_step(config(name, layers=5, clip_norm=1.0), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    backward = part_sizes(analysis, Phase.BACKWARD)[::-1]
+    # the backward pass of the layer in the middle is that of its neighbours
+    assert backward[2] == backward[3] == backward[4]
+    update = part_sizes(analysis, Phase.UPDATE)
+    assert len(set(update[1:6])) == 1
+    # a global norm is shared, and small: scalars alone enter and leave it
+    epilogue = analysis.cut.part(None, Phase.EPILOGUE)
+    assert epilogue is not None
+    sizes = {analysis.graph.values[v].shape for v in (*epilogue.inputs, *epilogue.outputs)}
+    assert sizes == {()}
+
+
+def test_parameters_are_updated_by_the_segment_that_uses_them() -> None:
+    step, args = make_step(config("gpt", layers=3), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    graph, cut = analysis.graph, analysis.cut
+    made_in = {value: part for part in cut.parts for value in part.outputs}
+    for path, value in zip(graph.output_paths, graph.outputs, strict=True):
+        for layer in range(3):
+            if f"['layers'][{layer}]" in path:
+                assert made_in[value].segment == layer + 1, path
+                assert made_in[value].phase is Phase.UPDATE
