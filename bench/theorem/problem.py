@@ -68,7 +68,9 @@ def price(problem: Problem, assignment: Sequence[int]) -> int:
         for value, sharding in zip(node.inputs, way.operands, strict=True):
             wanted.setdefault(value, set()).add(sharding)
     for value, sharding in made.items():
-        total += _transfers(sharding, wanted.get(value, set()), problem.parts) * problem.moved[value]
+        total += (
+            _transfers(sharding, wanted.get(value, set()), problem.parts) * problem.moved[value]
+        )
     return total
 
 

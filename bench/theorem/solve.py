@@ -112,7 +112,9 @@ def _program(problem: Problem, *, blocks: bool) -> tuple[_Program, list[list[int
     gathers: dict[int, int] = {}
     moves: dict[tuple[int, int], int] = {}
     for value, (node, result) in problem.producers().items():
-        made = _by_sharding(choices[node], [way.results[result] for way in problem.nodes[node].ways])
+        made = _by_sharding(
+            choices[node], [way.results[result] for way in problem.nodes[node].ways]
+        )
         for reader, operand in readers.get(value, ()):
             ways = problem.nodes[reader].ways
             wants = _by_sharding(choices[reader], [way.operands[operand] for way in ways])

@@ -140,7 +140,9 @@ def check_mesh_shape(mesh_shape: Sequence[int]) -> tuple[int, ...]:
     except (TypeError, ValueError):
         shape = ()
     if not shape or any(size < 1 for size in shape):
-        raise CfpError(f"`mesh_shape` is {mesh_shape!r}: give one positive size per axis, as (2, 4).")
+        raise CfpError(
+            f"`mesh_shape` is {mesh_shape!r}: give one positive size per axis, as (2, 4)."
+        )
     return shape
 
 

@@ -14,25 +14,20 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cfp import __version__
+import cfp
 from cfp.errors import CfpError
+from cfp.report import show_analysis
+from cfp.targets import load_target
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-class MeshType(click.ParamType):
-    """`4` or `2x4`."""
-
-    name = "mesh"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        try:
-            shape = tuple(int(size) for size in str(value).lower().split("x"))
-        except ValueError:
-            shape = ()
-        if not shape or any(size < 1 for size in shape):
-            self.fail(f"{value!r} is not a mesh: write 4 or 2x4.", param, ctx)
-        return shape
+def parse_mesh(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """`4` is (4,) and `2x4` is (2, 4)."""
+    sizes = text.lower().split("x")
+    if not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise click.BadParameter(f"{text!r} is not a mesh: write 4 or 2x4.")
+    return tuple(int(size) for size in sizes)
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -61,14 +56,16 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="cfp")
+@click.version_option(cfp.__version__, prog_name="cfp")
 def cli() -> None:
     """Plan how to split a JAX training step over many devices, by measuring."""
 
 
 @cli.command()
 @click.argument("target")
-@click.option("--mesh", type=MeshType(), default="4", show_default=True, help="Such as 4 or 2x4.")
+@click.option(
+    "--mesh", callback=parse_mesh, default="4", show_default=True, help="Such as 4 or 2x4."
+)
 @click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 @model_options
@@ -84,13 +81,9 @@ def analyze(
         cfp analyze gpt --layers 96 --mesh 4
         cfp analyze my_project.train:make_step --mesh 2x4 --json
     """
-    from cfp.analysis import analyze as run  # JAX loads here: --help and --version stay quick
-    from cfp.report import show_analysis
-    from cfp.targets import load_target
-
     with Console(stderr=True).status(f"Analysing {target} ..."):
         step, args = load_target(target, options)
-        analysis = run(step, *args, mesh_shape=mesh, sequence=sequence)
+        analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=sequence)
     if as_json:
         click.echo(json.dumps(analysis.to_json(), indent=1))
     else:

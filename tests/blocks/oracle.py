@@ -32,9 +32,7 @@ Run = Callable[[Sequence[Equation], Env], None]
 POISON = (np.nan, 1000.0)  # NaN goes through sums, a large number through sorts and choices
 
 
-def violations(
-    graph: Graph, block: Block, run: Run = run, seed: int = 0
-) -> Iterator[str]:
+def violations(graph: Graph, block: Block, run: Run = run, seed: int = 0) -> Iterator[str]:
     """Where the block breaks its promise, in words."""
     env = outside(graph, block, np.random.default_rng(seed))
     downstream = [graph.equations[m] for m in block.members if m not in block.seeds]
@@ -107,7 +105,7 @@ def made(graph: Graph, value: int, rng: np.random.Generator) -> np.ndarray:
     if value in graph.constants:
         return np.asarray(graph.constants[value])
     shape, dtype = graph.values[value].shape, np.dtype(graph.values[value].dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.integers(0, 2, shape) > 0
     if dtype.kind in "iu":
         return rng.integers(0, 3, shape).astype(dtype)
@@ -127,7 +125,7 @@ def disturbed(x: np.ndarray, dim: int, parts: int, part: int, poison: float) -> 
     if x.dtype.kind == "f":
         noise = np.arange(x.size, dtype=x.dtype).reshape(x.shape)
         return np.where(where, np.asarray(poison + noise, x.dtype), x)
-    return np.where(where, x ^ 1 if x.dtype == bool else x + 1, x).astype(x.dtype)
+    return np.where(where, x ^ 1 if x.dtype.kind == "b" else x + 1, x).astype(x.dtype)
 
 
 def leaks(clean: Any, dirty: Any, dim: int | None, parts: int, part: int) -> bool:

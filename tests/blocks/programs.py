@@ -1,7 +1,7 @@
 """Random small forward functions: a list of nodes, each made of earlier ones and of parameters.
 
 Node 0 and 1 are activations, node 2 holds token ids; every step adds nodes. `forward` is an
-ordinary JAX function of (parameters, inputs), `train` a step that differentiates and updates.
+ordinary JAX function of (parameters, inputs, ids), `train` a step that differentiates and updates.
 """
 
 import math
@@ -65,8 +65,9 @@ class Program:
     def forward(self, params: Any, inputs: Any, ids: Any) -> list[Any]:
         nodes = [*inputs, ids]
         read: set[int] = {2}
-        for step, weights in zip(self.steps, params, strict=True):
-            results = step.fn(*weights, *(nodes[i] for i in step.reads))
+        for number, (step, weights) in enumerate(zip(self.steps, params, strict=True)):
+            with jax.named_scope(f"step{number}"):  # the backward pass keeps it
+                results = step.fn(*weights, *(nodes[i] for i in step.reads))
             nodes += results if isinstance(results, (list, tuple)) else [results]
             read.update(step.reads)
         return [node for i, node in enumerate(nodes) if i not in read]
@@ -78,6 +79,16 @@ class Program:
         value, grads = jax.value_and_grad(loss)(params)
         return value, jax.tree.map(lambda w, g: w - 0.1 * g, params, grads)
 
+    def scan(self, params: Any, inputs: Any, ids: Any) -> Any:
+        """The program as the body of a loop over its inputs."""
+
+        def body(carry: Any, turn: Any) -> tuple[Any, Any]:
+            return carry, self.forward(params, turn, ids)
+
+        return jax.lax.scan(
+            body, jnp.float32(0), jax.tree.map(lambda x: jnp.stack([x] * 2), inputs)
+        )
+
 
 class Draw:
     """Hypothesis's `draw`, by the few questions that steps ask."""
@@ -85,11 +96,11 @@ class Draw:
     def __init__(self, draw: Callable[[Any], Any]) -> None:
         self._draw = draw
 
-    def int(self, low: int, high: int) -> int:
+    def upto(self, low: int, high: int) -> int:
         return int(self._draw(st.integers(low, high)))
 
     def one(self, options: Sequence[Any]) -> Any:
-        return options[self.int(0, len(options) - 1)]
+        return options[self.upto(0, len(options) - 1)]
 
     def order(self, count: int) -> list[int]:
         return list(self._draw(st.permutations(range(count))))
@@ -100,7 +111,7 @@ def _node(d: Draw, shapes: list[Shape], low: int = 1) -> int | None:
     options = [i for i, s in enumerate(shapes) if i != 2 and len(s) >= low]
     if not options:
         return None
-    return int(options[-1 - min(d.int(0, 3), d.int(0, len(options) - 1), len(options) - 1)])
+    return int(options[-1 - min(d.upto(0, 3), d.upto(0, len(options) - 1), len(options) - 1)])
 
 
 def matmul(d: Draw, shapes: list[Shape]) -> Step | None:
@@ -109,8 +120,8 @@ def matmul(d: Draw, shapes: list[Shape]) -> Step | None:
     if x is None:
         return None
     shape = shapes[x]
-    c = d.one([len(shape) - 1, len(shape) - 1, d.int(0, len(shape) - 1)])
-    batch = [b for b in range(len(shape)) if b != c and d.int(0, 5) == 0][:1]
+    c = d.one([len(shape) - 1, len(shape) - 1, d.upto(0, len(shape) - 1)])
+    batch = [b for b in range(len(shape)) if b != c and d.upto(0, 5) == 0][:1]
     new = tuple(d.one(SIZES) for _ in range(d.one((1, 1, 1, 2, 0))))
     weight = (*(shape[b] for b in batch), shape[c], *new)
     numbers = (((c,), (len(batch),)), (tuple(batch), tuple(range(len(batch)))))
@@ -126,7 +137,7 @@ def product(d: Draw, shapes: list[Shape]) -> Step | None:
         return None
     left, right = list(range(len(shapes[x]))), list(range(len(shapes[y])))
     pairs: list[tuple[int, int]] = []
-    for _ in range(d.int(1, 3)):
+    for _ in range(d.upto(1, 3)):
         equal = [(i, j) for i in left for j in right if shapes[x][i] == shapes[y][j]]
         if equal:
             pairs.append(d.one(equal))
@@ -164,7 +175,7 @@ def bias(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    weight = shapes[x][d.int(0, len(shapes[x]) - 1) :]
+    weight = shapes[x][d.upto(0, len(shapes[x]) - 1) :]
     return Step("bias", (x,), (shapes[x],), lambda w, a: a + w, (weight,))
 
 
@@ -173,8 +184,8 @@ def reshape(d: Draw, shapes: list[Shape]) -> Step | None:
     if x is None:
         return None
     shape = list(shapes[x])
-    at = d.int(0, len(shape) - 1)
-    if d.int(0, 1) and at + 1 < len(shape):
+    at = d.upto(0, len(shape) - 1)
+    if d.upto(0, 1) and at + 1 < len(shape):
         shape[at : at + 2] = [shape[at] * shape[at + 1]]
     else:
         major = d.one([n for n in range(1, shape[at] + 1) if shape[at] % n == 0])
@@ -197,10 +208,10 @@ def broadcast(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at, size = d.int(0, len(shapes[x])), d.one((2, 4))
+    at, size = d.upto(0, len(shapes[x])), d.one((2, 4))
     wide = (*shapes[x][:at], size, *shapes[x][at:])
     out = wide
-    if at < len(shapes[x]) and d.int(0, 1):
+    if at < len(shapes[x]) and d.upto(0, 1):
         out = (*shapes[x][:at], size * shapes[x][at], *shapes[x][at + 1 :])
     return Step(
         "broadcast",
@@ -214,7 +225,7 @@ def norm(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     return Step(
         "norm", (x,), (shapes[x],), lambda a: a / (1 + jnp.mean(a * a, axis=at, keepdims=True))
     )
@@ -224,7 +235,7 @@ def softmax(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     return Step("softmax", (x,), (shapes[x],), lambda a: jax.nn.softmax(a, axis=at))
 
 
@@ -232,7 +243,7 @@ def reduce(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes, 2)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     out = (*shapes[x][:at], *shapes[x][at + 1 :])
     fn = d.one((jnp.sum, jnp.max))
     return Step("reduce", (x,), (out,), lambda a: fn(a, axis=at))
@@ -243,10 +254,10 @@ def cut(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     size = shapes[x][at]
-    start, stride = d.int(0, size - 1), d.one((1, 1, 2))
-    stop = d.int(start + 1, size)
+    start, stride = d.upto(0, size - 1), d.one((1, 1, 2))
+    stop = d.upto(start + 1, size)
     many = len(range(start, stop, stride))
     out = (*shapes[x][:at], many, *shapes[x][at + 1 :])
     fn = lambda a: lax.slice_in_dim(a, start, stop, stride, at)  # noqa: E731
@@ -258,7 +269,7 @@ def split(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     many = d.one([n for n in (1, 2, 3) if shapes[x][at] % n == 0])
     out = (*shapes[x][:at], shapes[x][at] // many, *shapes[x][at + 1 :])
     return Step("split", (x,), (out,) * many, lambda a: jnp.split(a, many, axis=at))
@@ -270,7 +281,7 @@ def join(d: Draw, shapes: list[Shape]) -> Step | None:
     if x is None:
         return None
     shape = shapes[x]
-    at = d.int(0, len(shape) - 1)
+    at = d.upto(0, len(shape) - 1)
 
     def fits(other: Shape) -> bool:
         return len(other) == len(shape) and all(
@@ -286,8 +297,8 @@ def pad(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
-    low, high, gap = d.int(0, 2), d.int(0, 2), d.one((0, 0, 1))
+    at = d.upto(0, len(shapes[x]) - 1)
+    low, high, gap = d.upto(0, 2), d.upto(0, 2), d.one((0, 0, 1))
     config = [(low, high, gap) if i == at else (0, 0, 0) for i in range(len(shapes[x]))]
     size = low + high + shapes[x][at] + (shapes[x][at] - 1) * gap
     out = (*shapes[x][:at], size, *shapes[x][at + 1 :])
@@ -297,14 +308,14 @@ def pad(d: Draw, shapes: list[Shape]) -> Step | None:
 def lookup(d: Draw, shapes: list[Shape]) -> Step | None:
     """Rows of a parameter; of a node along some dim, at times."""
     mode = {"mode": "clip"}
-    if d.int(0, 2):
+    if d.upto(0, 2):
         table = (d.one(SIZES), *(d.one(SIZES) for _ in range(d.one((1, 1, 2)))))
         out = (*shapes[2], *table[1:])
         return Step("lookup", (2,), (out,), lambda w, ids: w.at[ids].get(**mode), (table,))
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     out = (*shapes[x][:at], *shapes[2], *shapes[x][at + 1 :])
     return Step("take", (x, 2), (out,), lambda a, ids: jnp.take(a, ids, axis=at, **mode))
 
@@ -314,7 +325,7 @@ def along(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
         return None
-    at = d.int(0, len(shapes[x]) - 1)
+    at = d.upto(0, len(shapes[x]) - 1)
     fn = d.one((jnp.cumsum, jnp.sort, jnp.flip))
     return Step("along", (x,), (shapes[x],), lambda a: fn(a, axis=at))
 
@@ -334,7 +345,7 @@ def attend(d: Draw, shapes: list[Shape]) -> Step | None:
     if x is None or len(shapes[x]) != 3:
         return None
     fits = [i for i, s in enumerate(shapes) if i != 2 and len(s) == 3 and s[0] == shapes[x][0]]
-    y = d.one([x, *fits])
+    y = d.one([x, *fits, *(i for i in fits if i != x)])
     heads, groups, size = d.one((2, 4)), d.one((1, 1, 2)), d.one((2, 4))
     (batch, rows, width), wide = shapes[x], shapes[y][2]
     out = (batch, rows, heads * groups * size)
@@ -350,6 +361,23 @@ def attend(d: Draw, shapes: list[Shape]) -> Step | None:
     return Step("attend", (x, y), (out,), fn, weights)
 
 
+def relative(d: Draw, shapes: list[Shape]) -> Step | None:
+    """q by relative positions: siblings of which one has no batch."""
+    x, y = _node(d, shapes, 2), _node(d, shapes, 2)
+    if x is None or y is None or len(shapes[y]) != 2:
+        return None
+    heads, size = d.one((2, 4)), d.one((2, 4))
+    weights = ((shapes[x][-1], heads * size), (shapes[y][-1], heads * size))
+
+    def fn(wq: Any, wr: Any, a: Any, b: Any) -> Any:
+        q = (a @ wq).reshape(*a.shape[:-1], heads, size)
+        r = (b @ wr).reshape(-1, heads, size)
+        return jnp.einsum("...hd,rhd->h...r", q, r)
+
+    out = (heads, *shapes[x][:-1], shapes[y][0])
+    return Step("relative", (x, y), (out,), fn, weights)
+
+
 def gate(d: Draw, shapes: list[Shape]) -> Step | None:
     x = _node(d, shapes)
     if x is None:
@@ -360,7 +388,7 @@ def gate(d: Draw, shapes: list[Shape]) -> Step | None:
     return Step("gate", (x,), (out,), fn, (weight, weight))
 
 
-CONTRACTING = (matmul, matmul, matmul, product, product, gate, attend, lookup)
+CONTRACTING = (matmul, matmul, matmul, product, product, gate, attend, relative, lookup)
 MOVING = (reshape, reshape, transpose, broadcast, cut, split, join, pad, along)
 OTHER = (unary, binary, binary, bias, norm, softmax, reduce, mask)
 KINDS = (*CONTRACTING, *CONTRACTING, *MOVING, *OTHER)
@@ -371,10 +399,10 @@ def programs(draw: Callable[[Any], Any], longest: int = 10) -> Program:
     d = Draw(draw)
     rank = d.one((2, 2, 3, 3, 4))
     first = tuple(d.one(SIZES) for _ in range(rank))
-    second = first if d.int(0, 1) else (first[0], *(d.one(SIZES) for _ in range(rank - 1)))
-    program = Program((first, second), tuple(d.one((2, 4)) for _ in range(d.int(1, 2))))
+    second = first if d.upto(0, 1) else (first[0], *(d.one(SIZES) for _ in range(rank - 1)))
+    program = Program((first, second), tuple(d.one((2, 4)) for _ in range(d.upto(1, 2))))
     program.steps.append(_first(d, program.shapes))
-    for _ in range(d.int(1, longest)):
+    for _ in range(d.upto(1, longest)):
         step = d.one(KINDS)(d, program.shapes)
         if step is not None and all(0 < math.prod(s) <= LIMIT and len(s) < 7 for s in step.shapes):
             program.steps.append(step)

@@ -107,13 +107,19 @@ def _stacked(graph: Graph, value: int) -> tuple[int, ...] | None:
 
 
 def match_backward(
-    graph: Graph, contractions: Collection[int], recomputed: Recomputed
+    graph: Graph,
+    contractions: Collection[int],
+    recomputed: Recomputed,
+    parameters: Collection[int],
 ) -> dict[int, int]:
     """Backward contraction -> the forward contraction it differentiates or repeats.
 
     By a shared operand; where that was recomputed beyond recognition, by shapes alone. A slot
     (forward contraction, operand) is taken once, or twice by a product of a tensor with itself.
+    It gives the gradient of the other operand, so one that depends on a parameter goes first:
+    a product of data, or by a frozen weight, may read the same tensor.
     """
+    differentiable = _differentiable(graph, parameters)
     same = recomputed.same
     by_operand: dict[int, list[int]] = {}
     order = sorted(contractions)
@@ -135,7 +141,7 @@ def match_backward(
                 for value in equation.inputs:  # what differentiates it may read these instead
                     by_operand.setdefault(value, []).append(twin)
             continue
-        slots: list[tuple[int, object]] = []
+        slots: list[tuple[bool, int, object]] = []
         known = [same.get(v, v) for v in equation.inputs]
         shared = [*known, *equation.inputs, *(_base(graph, v) for v in known)]
         for value in dict.fromkeys(shared):
@@ -143,15 +149,27 @@ def match_backward(
                 fits = forward <= reached and _differentiates(graph, equation.index, forward)
                 operands = graph.equations[forward].inputs
                 if fits and taken[forward, value] < max(1, operands.count(value)):
-                    slots.append((forward, value))
-                    break
-        slot = max(slots, key=lambda slot: slot[0], default=None)
+                    others = [v for v in operands if value not in (v, _base(graph, v))] or operands
+                    slots.append((not differentiable.isdisjoint(others), forward, value))
+                    if slots[-1][0]:
+                        break
+        best = max(slots, key=lambda slot: slot[:2], default=None)
+        slot = best[1:] if best else None
         if slot is None and equation.recomputed:
             slot = _by_shape(graph, equation.index, order[: bisect.bisect(order, reached)], taken)
         if slot is not None:
             matched[equation.index] = reached = slot[0]
             taken[slot] += 1
     return matched
+
+
+def _differentiable(graph: Graph, parameters: Collection[int]) -> set[int]:
+    """The values that depend on a parameter."""
+    found = set(parameters)
+    for equation in graph.role(Role.FORWARD):
+        if equation.primitive != "stop_gradient" and not found.isdisjoint(equation.inputs):
+            found.update(equation.outputs)
+    return found
 
 
 def _base(graph: Graph, value: int) -> int:

@@ -21,9 +21,7 @@ from cfp.trace import Equation, Graph
 NEGLIGIBLE_SHARE = 0.02  # of the median block's FLOPs
 
 
-def build_blocks(
-    graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False
-) -> Blocks:
+def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False) -> Blocks:
     """Groups the step's forward equations around its contractions."""
     parameters = find_parameters(graph)
     cuts: frozenset[int] = frozenset()
@@ -47,7 +45,7 @@ def build_blocks(
         if is_contraction(graph.equations[member], block.seeds)
     }
     recomputed = find_recomputed(graph, contractions)
-    matched = match_backward(graph, contractions, recomputed)
+    matched = match_backward(graph, contractions, recomputed, parameters)
     return _finish(graph, growth, home, matched, recomputed)
 
 

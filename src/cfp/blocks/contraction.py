@@ -67,10 +67,7 @@ def flops(op: Op) -> float:
     if mapping is None or op.primitive == "gather":
         return 0.0
     factors = {
-        factor
-        for dims in (*mapping.operands, *mapping.results)
-        for dim in dims
-        for factor in dim
+        factor for dims in (*mapping.operands, *mapping.results) for dim in dims for factor in dim
     }
     return 2.0 * math.prod(mapping.sizes[factor] for factor in factors)
 
@@ -109,9 +106,7 @@ def _from_result(kind: Kind, op: Op, dim: int) -> SeedDim:
     return SeedDim(kind, extent, SeedSplit(tuple(operand_dims), dim))
 
 
-def _contracted(
-    op: Op, lhs: int, rhs: int, divides: Callable[[int], bool]
-) -> list[SeedDim]:
+def _contracted(op: Op, lhs: int, rhs: int, divides: Callable[[int], bool]) -> list[SeedDim]:
     """The first contracted dim that divides, as one candidate."""
     mapping = op.map
     assert mapping is not None

@@ -225,9 +225,9 @@ class Growth:
                 return f"{equation.primitive} puts two candidates in one dim"
         return moved
 
-    def _step(self, op: Op, operand: int, result: int, dim: int, extent: int) -> (
-        tuple[int, int] | None
-    ):
+    def _step(
+        self, op: Op, operand: int, result: int, dim: int, extent: int
+    ) -> tuple[int, int] | None:
         key = (id(op), operand, result, dim, extent)
         if key not in self._moves:
             mapping = op.map

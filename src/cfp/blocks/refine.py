@@ -69,7 +69,10 @@ def _is_forward(graph: Graph, reader: int) -> bool:
     """Reads for the forward pass; stacking a residual for the backward loop does not count."""
     equation = graph.equations[reader]
     if equation.primitive == LOOP_STACK:
-        return any(_is_forward(graph, r) for r in graph.readers[equation.outputs[0]])
+        stacked = equation.outputs[0]
+        return stacked in graph.outputs or any(
+            _is_forward(graph, r) for r in graph.readers[stacked]
+        )
     return equation.role is Role.FORWARD
 
 

@@ -142,10 +142,9 @@ def _assign_update(
         mask = 0
         for value in equation.inputs:
             producer = graph.values[value].producer
-            if producer in backward:
-                mask |= 1 << backward[producer]
-            elif producer is not None:
-                mask |= depends.get(producer, 0)
+            if producer is not None:
+                grad = backward.get(producer)
+                mask |= depends.get(producer, 0) if grad is None else 1 << grad
         depends[equation.index] = mask
     serves: dict[int, int] = {}
     for equation in reversed(update):

@@ -96,9 +96,7 @@ def _parts(
     )
 
 
-def cut_part(
-    graph: Graph, segment: int | None, phase: Phase, equations: Sequence[int]
-) -> Part:
+def cut_part(graph: Graph, segment: int | None, phase: Phase, equations: Sequence[int]) -> Part:
     """Names the tensors that cross the edge of a set of equations."""
     inside = set(equations)
     made = {value for e in equations for value in graph.equations[e].outputs}

@@ -101,7 +101,7 @@ def _shortest(
     """Cheapest path over cut positions; empty if the banned runs leave none."""
     kinds = Counter(item.kind for item in items)
     repeats = list(accumulate((kinds[item.kind] > 1 for item in items), initial=0))
-    infinity = (math.inf, math.inf, math.inf, math.inf)
+    infinity: Cost = (math.inf, math.inf, math.inf, math.inf)
     cost: list[Cost] = [infinity] * len(items) + [(0.0, 0.0, 0.0, 0.0)]
     choice = [0] * len(items)
     for start in range(len(items) - 1, -1, -1):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cfp.trace import Graph, Role
@@ -27,13 +28,13 @@ def example_inputs(graph: Graph, values: Sequence[int], seed: int = 0) -> list[n
 
 def _fill(graph: Graph, index: int, random: np.random.Generator) -> Any:
     value = graph.values[index]
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return _keys(value.shape, value.dtype, random)
     if value.dtype == np.bool_:
         return random.random(value.shape) < 0.5
-    if jax.numpy.issubdtype(value.dtype, np.unsignedinteger):
+    if jnp.issubdtype(value.dtype, np.unsignedinteger):
         return random.integers(0, np.iinfo(value.dtype).max, value.shape, value.dtype)
-    if jax.numpy.issubdtype(value.dtype, np.integer):
+    if jnp.issubdtype(value.dtype, np.integer):
         bound = index_bound(graph, index)
         low, high = (1, 3) if bound is None else (0, bound)
         return random.integers(low, high, value.shape).astype(value.dtype)
@@ -45,9 +46,9 @@ def _fill(graph: Graph, index: int, random: np.random.Generator) -> Any:
 
 
 def _keys(shape: tuple[int, ...], dtype: Any, random: np.random.Generator) -> Any:
-    template = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
-    bits = random.integers(0, 2**32, template.shape, np.uint32)
-    return jax.random.wrap_key_data(bits, impl=dtype._impl.name)
+    implementation = dtype._impl  # the only handle on a key's kind that a dtype offers
+    bits = random.integers(0, 2**32, (*shape, *implementation.key_shape), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(bits), impl=implementation.name)
 
 
 def index_bound(graph: Graph, value: int) -> int | None:
@@ -64,7 +65,7 @@ def index_bound(graph: Graph, value: int) -> int | None:
                 bound = found if bound is None else min(bound, found)
                 continue
             for output in equation.outputs:
-                integer = jax.numpy.issubdtype(graph.values[output].dtype, np.signedinteger)
+                integer = jnp.issubdtype(graph.values[output].dtype, np.signedinteger)
                 if integer and output not in seen:
                     seen.add(output)
                     todo.append(output)

@@ -73,7 +73,7 @@ class Printer:
         reach: dict[int, frozenset[Edge]] = {}
         boundary: dict[int, int] = {}
         nodes: list[tuple[Op, tuple[frozenset[Edge], ...]]] = []
-        leaving: list[frozenset[Edge]] = []
+        leaving: set[frozenset[Edge]] = set()
         within = set(inside)
         for index in inside:
             equation = graph.equations[index]
@@ -92,11 +92,11 @@ class Printer:
                     reach[output] = self._through(equation, incoming, result)
             for output in equation.outputs:
                 if output in reach and self._leaves(output, within):
-                    leaving.append(reach[output])
+                    leaving.add(reach[output])
         candidates = tuple((c.name, c.extent) for c in block.candidates)
         key = (
             tuple((id(op), edges) for op, edges in nodes),
-            tuple(leaving),
+            frozenset(leaving),
             candidates,
             block.negligible,
         )
@@ -146,7 +146,7 @@ def digest(text: str) -> str:
 
 def _text(
     nodes: list[tuple[Op, tuple[frozenset[Edge], ...]]],
-    leaving: list[frozenset[Edge]],
+    leaving: set[frozenset[Edge]],
     candidates: tuple[tuple[str, int], ...],
 ) -> str:
     lines = []
@@ -155,7 +155,7 @@ def _text(
         dtypes = ",".join(map(str, op.out_dtypes))
         lines.append(f"{op.primitive} {op.in_shapes}->{op.out_shapes} {dtypes} {op.map.show()}")
         lines += [f"  operand {i}: {_edges(edges)}" for i, edges in enumerate(incoming)]
-    lines += [f"leaves: {_edges(edges)}" for edges in leaving]
+    lines += sorted(f"leaves: {_edges(edges)}" for edges in leaving)
     lines.append("candidates: " + ", ".join(f"{name} {extent}" for name, extent in candidates))
     return "\n".join(lines)
 

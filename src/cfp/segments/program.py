@@ -4,7 +4,8 @@ A segment's forward, backward and update parts make one program, with the incomi
 cotangent among its inputs. Where a loop is involved, what happens at different rates is kept
 apart: one iteration of the body (`times` its trips), and what runs once per step (the update of
 the stacked parameters). In an iteration, what the forward loop stacks and the backward loop
-slices is the same tensor, so the two passes meet as they do in a step.
+slices is the same tensor, so the two passes meet as they do in a step. What follows from constants
+alone (masks, position tables) is computed inside, wherever the step first computes it.
 """
 
 from __future__ import annotations
@@ -60,10 +61,36 @@ def segment_programs(
             if equation.primitive not in LOOP_PRIMITIVES:
                 by_rate.setdefault(_forward_loop(graph, equation.loop), []).append(e)
     depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
+    fixed = _from_constants(graph)
     return tuple(
-        _program(graph, blocks, segment, graph.trips(loop), by_rate[loop])
+        _program(graph, blocks, segment, graph.trips(loop), _with(graph, by_rate[loop], fixed))
         for loop in sorted(by_rate, key=lambda loop: (-depth[loop], loop or 0))
     )
+
+
+def _from_constants(graph: Graph) -> set[int]:
+    """Equations whose results depend on no argument."""
+    varying = set(graph.inputs)
+    fixed: set[int] = set()
+    for equation in graph.equations:
+        if equation.primitive in LOOP_PRIMITIVES or not varying.isdisjoint(equation.inputs):
+            varying.update(equation.outputs)
+        else:
+            fixed.add(equation.index)
+    return fixed
+
+
+def _with(graph: Graph, equations: list[int], fixed: set[int]) -> list[int]:
+    """The equations and those of `fixed` that they need, in order."""
+    needed = set(equations)
+    todo = list(equations)
+    while todo:
+        for value in graph.equations[todo.pop()].inputs:
+            producer = graph.values[value].producer
+            if producer is not None and producer in fixed and producer not in needed:
+                needed.add(producer)
+                todo.append(producer)
+    return sorted(needed)
 
 
 def _forward_loop(graph: Graph, loop: int | None) -> int | None:

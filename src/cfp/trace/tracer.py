@@ -73,9 +73,7 @@ def _readers(equations: Sequence[Equation], values: int) -> tuple[tuple[int, ...
     return tuple(tuple(indices) for indices in readers)
 
 
-def _settle_roles(
-    inliner: Inliner, readers: Sequence[Sequence[int]]
-) -> tuple[Equation, ...]:
+def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[Equation, ...]:
     """Moves what only the update reads (counters, schedules) into the update."""
     equations = list(inliner.equations)
     for index in range(len(equations) - 1, -1, -1):

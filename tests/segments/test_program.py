@@ -1,0 +1,97 @@
+"""A segment's programs run on their own, on values that make sense."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cfp import analyze
+from cfp.models import config, make_step
+from cfp.segments import Phase
+from cfp.segments.fill import example_inputs, index_bound
+from cfp.segments.program import segment_programs
+from cfp.trace import Role
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gpt", {}),
+        ("llama", {"scan": True, "checkpoint": True}),
+        ("moe", {"layers": 4, "scan": True}),
+    ],
+)
+def test_every_distinct_segment_runs_alone(name: str, options: dict[str, int]) -> None:
+    step, args = make_step(config(name, **options), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    graph = analysis.graph
+    for kind in analysis.distinct_segments:
+        programs = segment_programs(graph, analysis.grouping, analysis.cut, kind.representative)
+        assert programs[0].times == analysis.segments[kind.representative].trips
+        for program in programs:
+            inputs = example_inputs(graph, program.inputs)
+            outputs = jax.jit(lambda *x, p=program: p.run(graph, x))(*inputs)
+            again = example_inputs(graph, program.inputs, seed=1)
+            moved = jax.jit(lambda *x, p=program: p.run(graph, x))(*again)
+            for value, a, b in zip(program.outputs, outputs, moved, strict=True):
+                assert a.shape == graph.values[value].shape
+                assert a.dtype == graph.values[value].dtype
+                # nothing but constants (the -inf of a mask) may be infinite
+                fine = ~jnp.isnan(a) & (jnp.isfinite(a) | (a == b))
+                assert bool(fine.all()), graph.describe(value)
+
+
+def test_a_program_is_the_three_parts_of_its_segment() -> None:
+    step, args = make_step(config("gpt", layers=3), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    (program,) = segment_programs(analysis.graph, analysis.grouping, analysis.cut, 2)
+    parts = [analysis.cut.part(2, p) for p in (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)]
+    assert all(parts)
+    own = {e for part in parts if part for e in part.equations}
+    assert own <= set(program.equations)
+    shared = [analysis.graph.equations[e] for e in set(program.equations) - own]
+    assert all(e.role is Role.FORWARD and not e.recomputed for e in shared)  # constants only
+    shown = program.show(analysis.graph)
+    assert "state.params['layers'][1]['qkv']" in shown
+    assert "state.params['layers'][2]['qkv']" not in shown
+
+
+def test_a_loop_body_and_its_update_are_told_apart() -> None:
+    step, args = make_step(config("gpt", layers=6, scan=True), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    body, once = segment_programs(analysis.graph, analysis.grouping, analysis.cut, 1)
+    assert (body.times, once.times) == (6, 1)
+    stacked = {v for v in body.inputs if analysis.graph.values[v].shape[:1] == (6,)}
+    assert not stacked, "an iteration sees no stacked tensor"
+
+
+def test_integers_stay_inside_what_they_index() -> None:
+    def step(table, tokens, count):
+        rows = table[tokens]
+        return rows.sum() * count
+
+    args = (jnp.ones((10, 4)), jnp.zeros((3,), jnp.int32), jnp.zeros((), jnp.int32))
+    graph = analyze(lambda t, k, c: step(t, k, c) + (t @ t.T).sum(), *args).graph
+    tokens, count = graph.inputs[1], graph.inputs[2]
+    assert index_bound(graph, tokens) == 10
+    assert index_bound(graph, count) is None
+    for seed in range(20):
+        filled = example_inputs(graph, graph.inputs, seed)
+        assert filled[1].min() >= 0
+        assert filled[1].max() < 10
+        assert filled[2] > 0
+
+
+def test_keys_are_filled_with_keys() -> None:
+    def step(w, x, key):
+        return (x @ w) * jax.random.bernoulli(key, 0.5, (4, 4))
+
+    args = (jnp.ones((4, 4)), jnp.ones((4, 4)), jax.random.key(0))
+    graph = analyze(step, *args).graph
+    filled = example_inputs(graph, graph.inputs)
+    assert jax.dtypes.issubdtype(filled[2].dtype, jax.dtypes.prng_key)
+    np.testing.assert_array_equal(
+        jax.random.key_data(filled[2]), jax.random.key_data(example_inputs(graph, graph.inputs)[2])
+    )
