@@ -143,8 +143,9 @@ def _extend(rng: random.Random, recipe: Recipe, kind: str) -> None:
 
 
 _KINDS = (
-    "matmul matmul matmul tanh add add multiply norm transpose merge unmerge reduce half pair"
-).split()
+    *("matmul", "matmul", "matmul", "tanh", "add", "add", "multiply", "norm", "transpose"),
+    *("merge", "unmerge", "reduce", "half", "pair"),
+)
 
 _KINDS_RUN: dict[str, Callable[[list[jax.Array], tuple[int, ...]], jax.Array]] = {
     "matmul": lambda v, _: v[0] @ v[1],

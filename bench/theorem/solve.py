@@ -41,7 +41,7 @@ class Solution:
     assignment: tuple[int, ...]
 
 
-class NotSolved(RuntimeError):
+class NotSolvedError(RuntimeError):
     """The solver gave up (time limit) or found nothing."""
 
 
@@ -75,7 +75,7 @@ def solve(problem: Problem, *, blocks: bool, time_limit_s: float = 120.0) -> Sol
     values = _run(program, _scale(problem), time_limit_s)
     assignment = tuple(max(columns, key=lambda c: values[c]) - columns[0] for columns in choices)
     if not _possible(problem, assignment, blocks=blocks):
-        raise NotSolved("the solver's assignment leaves the space")
+        raise NotSolvedError("the solver's assignment leaves the space")
     return Solution(price(problem, assignment), assignment)
 
 
@@ -89,7 +89,7 @@ def enumerate_all(problem: Problem, *, blocks: bool) -> Solution:
         if best is None or units < best.units:
             best = Solution(units, assignment)
     if best is None:
-        raise NotSolved("no assignment is possible")
+        raise NotSolvedError("no assignment is possible")
     return best
 
 
@@ -207,5 +207,5 @@ def _run(program: _Program, scale: int, time_limit_s: float) -> list[float]:
     solver.passModel(lp)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise NotSolved(str(solver.getModelStatus()))
+        raise NotSolvedError(str(solver.getModelStatus()))
     return list(solver.getSolution().col_value)

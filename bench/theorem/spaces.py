@@ -52,7 +52,7 @@ class Rules:
     pins: Mapping[int, int] = field(default_factory=dict)  # block -> candidate its seeds must take
 
 
-class BadSplit(AssertionError):
+class BadSplitError(AssertionError):
     """A block says of an equation what its map does not allow."""
 
 
@@ -223,7 +223,9 @@ class _Builder:
                 said = [k for k in said if ways[k].results == dims]
             if not said:
                 name = block.candidates[candidate].name
-                raise BadSplit(f"block {block.index}: {equation.primitive} has no way for {name}")
+                raise BadSplitError(
+                    f"block {block.index}: {equation.primitive} has no way for {name}"
+                )
             return frozenset(said)
         if is_contraction(equation, block.seeds) or self.rules.silent is Silent.FREE:
             return every

@@ -12,7 +12,6 @@ from cfp.models import config, make_step
 from cfp.segments import Phase
 from cfp.segments.fill import example_inputs, index_bound
 from cfp.segments.program import segment_programs
-from cfp.trace import Role
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,8 @@ def test_a_program_is_the_three_parts_of_its_segment() -> None:
     own = {e for part in parts if part for e in part.equations}
     assert own <= set(program.equations)
     shared = [analysis.graph.equations[e] for e in set(program.equations) - own]
-    assert all(e.role is Role.FORWARD and not e.recomputed for e in shared)  # constants only
+    arguments = set(analysis.graph.inputs)
+    assert all(arguments.isdisjoint(e.inputs) for e in shared), "constants alone"
     shown = program.show(analysis.graph)
     assert "state.params['layers'][1]['qkv']" in shown
     assert "state.params['layers'][2]['qkv']" not in shown

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from cfp.blocks.operands import OPERANDS
@@ -130,6 +130,19 @@ def match_backward(
     matched: dict[int, int] = {}
     taken: Counter[tuple[int, object]] = Counter()
     reached = len(graph.equations)
+
+    def find_slots(backward: int, value: int) -> Iterator[tuple[bool, int, object]]:
+        """(gives a gradient that is wanted, forward contraction, value), latest first."""
+        for forward in reversed(by_operand.get(value, ())):
+            operands = graph.equations[forward].inputs
+            free = taken[forward, value] < max(1, operands.count(value))
+            if forward <= reached and free and _differentiates(graph, backward, forward):
+                others = [v for v in operands if value not in (v, _base(graph, v))] or operands
+                wanted = not differentiable.isdisjoint(others)
+                yield wanted, forward, value
+                if wanted:
+                    return
+
     for equation in graph.role(Role.BACKWARD):
         if equation.primitive not in CONTRACTING:
             continue
@@ -141,18 +154,13 @@ def match_backward(
                 for value in equation.inputs:  # what differentiates it may read these instead
                     by_operand.setdefault(value, []).append(twin)
             continue
-        slots: list[tuple[bool, int, object]] = []
         known = [same.get(v, v) for v in equation.inputs]
-        shared = [*known, *equation.inputs, *(_base(graph, v) for v in known)]
-        for value in dict.fromkeys(shared):
-            for forward in reversed(by_operand.get(value, ())):
-                fits = forward <= reached and _differentiates(graph, equation.index, forward)
-                operands = graph.equations[forward].inputs
-                if fits and taken[forward, value] < max(1, operands.count(value)):
-                    others = [v for v in operands if value not in (v, _base(graph, v))] or operands
-                    slots.append((not differentiable.isdisjoint(others), forward, value))
-                    if slots[-1][0]:
-                        break
+        slots: list[tuple[bool, int, object]] = []
+        for value in dict.fromkeys([*known, *equation.inputs]):
+            slots += find_slots(equation.index, value)
+        if not slots:  # a view of an operand is second best: several contractions may share it
+            for value in dict.fromkeys(_base(graph, v) for v in known):
+                slots += find_slots(equation.index, value)
         best = max(slots, key=lambda slot: slot[:2], default=None)
         slot = best[1:] if best else None
         if slot is None and equation.recomputed:

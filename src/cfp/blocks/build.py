@@ -14,7 +14,7 @@ from cfp.blocks.grow import Growing, Growth
 from cfp.blocks.operands import OPERANDS
 from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
-from cfp.blocks.refine import find_cuts
+from cfp.blocks.refine import find_cuts, trim
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
 
@@ -37,6 +37,7 @@ def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = 
             "The step contracts nothing (no matrix product, convolution or lookup in a "
             "parameter): there is nothing to split. Pass the whole training step."
         )
+    trim(growth)
     home = place(graph, growth)
     contractions = {
         member

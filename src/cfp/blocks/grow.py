@@ -349,9 +349,8 @@ class Growth:
                         return None
                     continue
                 common = math.gcd(extent, a[partner][1])
-                if pairs.setdefault(identity, partner) != partner or not (
-                    self._still_divides(identity, common) and self._still_divides(partner, common)
-                ):
+                fits = self._still_divides(identity, common) and self._still_divides(partner, common)
+                if pairs.setdefault(identity, partner) != partner or common == 1 or not fits:
                     return None
             if any(_present(op, other[0], dims[dim][0]) for dim in at):
                 return None
@@ -364,7 +363,12 @@ class Growth:
             return [c for c in block.candidates if self.candidates[c].kind is Kind.CONTRACTED]
 
         pairs = zip(contracted(sibling), contracted(latest), strict=False)
-        return {a: b for a, b in pairs if self._fitting(a) == self._fitting(b)}
+        return {
+            a: b
+            for a, b in pairs
+            if self._fitting(a) == self._fitting(b)
+            and math.gcd(self.candidates[a].extent, self.candidates[b].extent) > 1
+        }
 
     def _fitting(self, identity: int) -> list[int]:
         return [size for size in self._sizes if self.candidates[identity].extent % size == 0]

@@ -5,11 +5,15 @@ tensors that cross; resharding after the block moves what the second half hands 
 crossing is smaller, keeping the block whole would hide a cheaper plan (the paper's Theorem 1,
 case 2), so the crossing tensors are cut and the sweep runs again. As in the paper, only points
 before a further contraction or before an operation that takes a part of a tensor can qualify.
+
+`trim` does the same at a block's end, without a new block: a last equation whose result only
+others read goes to its reader if less crosses then (the square in a norm of the residual stream,
+a cast to a wider type).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cfp.blocks.operands import OPERANDS
 from cfp.blocks.grow import Growing, Growth
@@ -23,6 +27,37 @@ PARTS = frozenset(
 def find_cuts(growth: Growth) -> frozenset[int]:
     """The values at which blocks of this sweep should be split."""
     return frozenset(value for block in growth.blocks for value in _cut(growth.graph, block))
+
+
+def trim(growth: Growth) -> None:
+    """Drops last members from blocks while that makes what leaves the block smaller."""
+    graph = growth.graph
+    returned = set(graph.outputs)
+    for block in growth.blocks:
+        members = set(block.members)
+        for member in reversed(block.members):
+            equation = graph.equations[member]
+            last = not any(r in members for v in equation.outputs for r in graph.readers[v])
+            if member in block.seeds or not last or not returned.isdisjoint(equation.outputs):
+                continue
+            removed = _leaving_bytes(graph, members, equation.outputs)
+            inside = [v for v in equation.inputs if graph.values[v].producer in members]
+            kept = _leaving_bytes(graph, members, inside)
+            crossing = sum(graph.values[v].size_bytes for v in dict.fromkeys(inside))
+            if crossing - kept < removed:
+                members.remove(member)
+                for value in equation.outputs:
+                    del growth.owner[value], growth.positions[value]
+        block.members = sorted(members)
+
+
+def _leaving_bytes(graph: Graph, members: set[int], values: Iterable[int]) -> int:
+    """Bytes of those values that forward equations outside the block read."""
+    return sum(
+        graph.values[v].size_bytes
+        for v in dict.fromkeys(values)
+        if any(r not in members and _is_forward(graph, r) for r in graph.readers[v])
+    )
 
 
 def _cut(graph: Graph, block: Growing) -> tuple[int, ...]:

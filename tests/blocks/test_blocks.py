@@ -1,0 +1,489 @@
+"""Blocks of functions small enough to know the answer."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import Array
+
+from cfp.blocks import Kind, build_blocks
+from cfp.blocks.check import check_blocks
+from cfp.errors import CfpError
+from cfp.models import NAMES, config, make_step
+from cfp.trace import trace
+
+from .cases import (
+    attend,
+    attention,
+    backward,
+    build,
+    extents,
+    floats,
+    heads,
+    ints,
+    kinds,
+    seeds,
+    text,
+    training,
+)
+
+QKVO = {name: (16, 16) for name in ("q", "k", "v", "out")}
+
+
+def mlp(p: Any, x: Array) -> Array:
+    return jnp.tanh(x @ p["up"] + p["bias"]) @ p["down"]
+
+
+MLP = {"up": (16, 32), "bias": (32,), "down": (32, 16)}
+
+
+def test_mlp() -> None:
+    assert text(*build(mlp, MLP)) == (
+        """\
+block 0
+  seed dot_general [8,4,16] x [16,32]
+  candidate rows: extent 8, dims (0, None)->0
+  candidate columns: extent 32, dims (None, 1)->2
+  candidate contracted: extent 16, dims (2, 0)->None
+  4 members, 1 placed, 1 backward contractions
+  ends: dot_general does not keep columns
+block 1
+  seed dot_general [8,4,32] x [32,16]
+  candidate rows: extent 8, dims (0, None)->0
+  candidate columns: extent 16, dims (None, 1)->2
+  candidate contracted: extent 32, dims (2, 0)->None
+  3 members, 1 placed, 2 backward contractions
+  ends: reduce_sum does not keep rows"""
+    )
+
+
+# --- attention ---------------------------------------------------------------------------
+
+
+def test_head_major_qkv_keeps_its_columns() -> None:
+    """Whole heads, each with its q, k and v, go to a device."""
+
+    def forward(p: Any, x: Array) -> Array:
+        q, k, v = jnp.unstack((x @ p["qkv"]).reshape(*x.shape[:2], 4, 3, 4), axis=3)
+        return attend(q, k, v) @ p["out"]
+
+    graph, blocks = build(forward, {"qkv": (16, 48), "out": (16, 16)})
+    first, second = blocks.blocks
+    assert extents(first) == {"rows": 8, "columns": 4, "contracted": 16}
+    assert kinds(graph, first.members).count("dot_general") == 3
+    assert "reduce_max" in kinds(graph, first.members)
+    assert backward(blocks) == [1 + 4, 2]
+    assert first.ended_by == ("dot_general does not keep columns",)
+    assert extents(second) == {"rows": 8, "columns": 16, "contracted": 16}
+
+
+def test_stacked_qkv_ends_at_the_split() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        return attend(*(heads(t, 4) for t in jnp.split(x @ p["qkv"], 3, axis=-1))) @ p["out"]
+
+    graph, blocks = build(forward, {"qkv": (16, 48), "out": (16, 16)})
+    first = blocks.blocks[0]
+    assert kinds(graph, first.members) == ["dot_general"]
+    assert first.ended_by == ("split does not keep columns",)
+    assert seeds(blocks) == [1, 1, 1, 1]
+    assert extents(blocks.blocks[1])["batch1"] == 4  # the heads
+
+
+def test_separate_qkv_are_siblings() -> None:
+    _, blocks = build(attention(4, 4), QKVO)
+    assert seeds(blocks) == [3, 1]
+    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 16}
+    for candidate in blocks.blocks[0].candidates:
+        assert set(candidate.seeds) == set(blocks.blocks[0].seeds)
+    assert backward(blocks) == [3 + 4, 2]
+
+
+def test_cross_attention_joins() -> None:
+    _, blocks = build(attention(4, 4), {**QKVO, "k": (12, 16), "v": (12, 16)}, *CROSS)
+    assert seeds(blocks) == [3, 1]
+    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 4}
+
+
+CROSS = (floats(8, 4, 16), floats(8, 6, 12))
+
+
+def test_grouped_queries_join_where_their_heads_divide() -> None:
+    _, blocks = build(attention(8, 4), {**QKVO, "k": (16, 8), "v": (16, 8)})
+    assert seeds(blocks) == [3, 1]
+    assert extents(blocks.blocks[0])["columns"] == 4
+
+
+def test_grouped_queries_end_where_their_heads_do_not() -> None:
+    """Two key-value heads on four devices: k ends where its heads are told apart."""
+    shapes = {**QKVO, "k": (16, 4), "v": (16, 4)}
+    graph, blocks = build(attention(8, 2), shapes)
+    q, k, v, scores, values, _ = blocks.blocks
+    assert seeds(blocks) == [1] * 6
+    assert kinds(graph, q.members) == ["dot_general", "reshape"]
+    for block in (k, v):
+        assert kinds(graph, block.members) == ["dot_general"]
+        assert block.ended_by == ("reshape does not keep columns",)
+    assert extents(scores) == {"batch0": 8, "batch1": 8, "rows": 4, "columns": 4, "contracted": 2}
+    assert scores.inputs_from == (0, 1)
+    assert values.inputs_from == (2, 3)
+    _, fitting = build(attention(8, 2), shapes, mesh=(2,))
+    assert seeds(fitting) == [3, 1]
+
+
+def test_sequence_is_a_candidate_and_ends_at_the_softmax() -> None:
+    graph, blocks = build(attention(4, 4), QKVO, sequence=True)
+    scores, v, values, out = blocks.blocks
+    assert seeds(blocks) == [2, 1, 1, 1]
+    # the query's sequence, and the key's: each splits one of the two seeds
+    rows = [c for c in scores.candidates if c.kind is Kind.ROWS]
+    assert sorted(len(c.seeds) for c in rows) == [1, 1, 2]
+    assert kinds(graph, scores.members).count("dot_general") == 3
+    assert "reduce_max" not in kinds(graph, scores.members)
+    assert any("reduce_max" in reason for reason in scores.ended_by)
+    assert extents(v) == {"rows0": 8, "rows1": 4, "columns": 4, "contracted": 16}
+    assert "reduce_max" in kinds(graph, values.prologue)
+    assert extents(out) == {"rows0": 8, "rows1": 4, "columns": 16, "contracted": 16}
+
+
+# --- joins and homes ---------------------------------------------------------------------
+
+
+def test_gate_and_up_are_siblings() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        return (jax.nn.silu(x @ p["gate"]) * (x @ p["up"])) @ p["down"]
+
+    _, blocks = build(forward, {"gate": (16, 32), "up": (16, 32), "down": (32, 16)})
+    assert seeds(blocks) == [2, 1]
+    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 32, "contracted": 16}
+    assert backward(blocks) == [2, 2]
+
+
+def test_a_residual_belongs_to_the_later_block() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        y = x @ p["a"]
+        y = y + jnp.tanh(y @ p["b"]) @ p["c"]
+        return y + jnp.tanh(y @ p["d"]) @ p["e"]
+
+    shapes = {"a": (16, 16), "b": (16, 32), "c": (32, 16), "d": (16, 32), "e": (32, 16)}
+    graph, blocks = build(forward, shapes)
+    a, b, c, d, e = blocks.blocks
+    assert kinds(graph, a.members) == ["dot_general"]  # it does not swallow the stream
+    assert kinds(graph, c.members) == ["dot_general", "add"]
+    assert kinds(graph, e.members)[:2] == ["dot_general", "add"]
+    assert [block.inputs_from for block in (b, c, d, e)] == [(0,), (0, 1), (2,), (2, 3)]
+    assert backward(blocks) == [1, 2, 2, 2, 2]
+
+
+def test_a_norm_is_placed_with_its_reader() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        y = x @ p["a"]
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + 1e-5)
+        return y @ p["b"]
+
+    graph, blocks = build(forward, {"a": (16, 16), "b": (16, 16)})
+    first, second = blocks.blocks
+    assert kinds(graph, first.members) == ["dot_general", "mul"]
+    assert not first.prologue
+    assert first.ended_by == ("reduce_sum does not keep columns",)
+    placed = kinds(graph, second.prologue)
+    assert placed[0] == "reduce_sum"
+    assert "rsqrt" in placed
+
+
+def test_image_by_text_is_a_seed_of_its_own() -> None:
+    def forward(p: Any, image: Array, words: Array) -> Array:
+        return (image @ p["image"]) @ (words @ p["words"]).T
+
+    data = floats(8, 16), floats(8, 12)
+    graph, blocks = build(forward, {"image": (16, 8), "words": (12, 8)}, *data)
+    assert seeds(blocks) == [1, 1, 1]
+    product = blocks.blocks[2]
+    assert product.inputs_from == (0, 1)
+    assert extents(product) == {"rows": 8, "columns": 8, "contracted": 8}
+    assert blocks.blocks[1].ended_by == ("dot_general does not keep columns",)
+    assert backward(blocks) == [1, 1, 2]
+
+
+def test_a_shared_producer_is_placed_with_its_first_reader() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        shared = jnp.tanh(x - jnp.mean(x @ p["a"], axis=-1, keepdims=True))
+        return jnp.sin(shared @ p["b"]) @ p["c"] + jnp.cos(shared @ p["d"]) @ p["c"]
+
+    shapes = {"a": (16, 16), "b": (16, 32), "c": (32, 16), "d": (16, 32)}
+    graph, blocks = build(forward, shapes)
+    first_reader, second_reader = blocks.blocks[1], blocks.blocks[2]
+    assert "tanh" in kinds(graph, first_reader.prologue)
+    assert "tanh" not in kinds(graph, second_reader.prologue)
+    assert first_reader.inputs_from == second_reader.inputs_from == (0,)
+
+
+# --- refinement --------------------------------------------------------------------------
+
+
+def bottleneck(width: int) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """The paper's figure: [A, B] as [A, B2, B1], through `width` and back, batched over B2.
+
+    (The paper writes [A, B1, B2] and contracts B1; contiguous chunks of B are then not chunks of
+    B2, so here B2 is the major part.)
+    """
+
+    def forward(p: Any, x: Array) -> Array:
+        y = (x @ p["a"]).reshape(8, 4, 8)
+        y = jnp.einsum("abi,bci->bac", y, p["b"])
+        y = jnp.einsum("bac,bic->abi", y, p["c"])
+        return jnp.sin(y.reshape(8, 32)) @ p["d"]
+
+    return forward, {"a": (16, 32), "b": (4, width, 8), "c": (4, 8, width), "d": (32, 16)}
+
+
+def test_a_small_bottleneck_splits_the_block() -> None:
+    graph, blocks = build(*bottleneck(2), floats(8, 16))
+    first, second, _ = blocks.blocks
+    assert kinds(graph, first.members).count("dot_general") == 2
+    assert first.ended_by == ("split at a smaller tensor",)
+    assert kinds(graph, second.seeds) == ["dot_general"]
+    assert graph.values[graph.equations[second.seeds[0]].inputs[0]].shape == (4, 8, 2)
+    assert backward(blocks) == [3, 2, 2]
+
+
+@pytest.mark.parametrize("width", [8, 32])
+def test_a_large_one_does_not(width: int) -> None:
+    graph, blocks = build(*bottleneck(width), floats(8, 16))
+    assert [kinds(graph, block.members).count("dot_general") for block in blocks.blocks] == [3, 1]
+    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 16}
+
+
+def test_a_stacked_result_counts_as_handed_out() -> None:
+    """A loop that only returns its bottleneck's result is refined as the straight code is."""
+    forward, shapes = bottleneck(2)
+    params = {name: floats(*shape) for name, shape in shapes.items()}
+
+    def scanned(p: Any, xs: Array) -> Any:
+        return jax.lax.scan(lambda carry, x: (carry, forward(p, x)), 0.0, xs)
+
+    straight = build_blocks(trace(forward, params, floats(8, 16)), (4,))
+    looped = build_blocks(trace(scanned, params, floats(3, 8, 16)), (4,))
+    assert [extents(b) for b in looped.blocks] == [extents(b) for b in straight.blocks]
+
+
+# --- strategies --------------------------------------------------------------------------
+
+
+def test_replicated_only_where_negligible() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        return jnp.tanh(jnp.tanh(x @ p["a"]) @ p["b"]) @ p["tiny"]
+
+    _, blocks = build(forward, {"a": (16, 256), "b": (256, 16), "tiny": (16, 4)})
+    assert [block.negligible for block in blocks.blocks] == [False, False, True]
+    assert [len(block.strategies((4,))) for block in blocks.blocks] == [3, 3, 4]
+    assert (None,) in blocks.blocks[2].strategies((4,))
+
+
+def test_replicated_where_nothing_divides() -> None:
+    _, blocks = build(lambda p, x: x @ p["a"], {"a": (5, 7)}, floats(3, 5))
+    assert blocks.blocks[0].strategies((4,)) == ((None,),)
+    assert blocks.blocks[0].strategies((2, 2)) == ((None, None),)
+
+
+def test_strategies_of_two_axes() -> None:
+    """Rows of 4 take 2 or 4 devices, not 8; columns and the contracted 16 take any."""
+    _, blocks = build(lambda p, x: x @ p["a"], {"a": (16, 32)}, floats(4, 16), mesh=(2, 4))
+    block = blocks.blocks[0]
+    assert extents(block) == {"rows": 4, "columns": 32, "contracted": 16}
+    rows, columns, contracted = range(3)
+    assert block.strategies((2, 4)) == (
+        (rows, columns),
+        (rows, contracted),
+        (columns, rows),
+        (columns, columns),
+        (columns, contracted),
+        (contracted, rows),
+        (contracted, columns),
+        (contracted, contracted),
+    )
+    assert block.strategies((1, 4)) == ((None, 0), (None, 1), (None, 2))
+
+
+def test_an_axis_too_many_is_replicated_alone() -> None:
+    """One dim of extent 2 on 2x2 devices: split on either axis, not on none."""
+    _, blocks = build(lambda p, x: x @ p["a"], {"a": (5, 2)}, floats(3, 5), mesh=(2, 2))
+    block = blocks.blocks[0]
+    (columns,) = [i for i, c in enumerate(block.candidates) if c.kind is Kind.COLUMNS]
+    assert set(block.strategies((2, 2))) == {(columns, None), (None, columns)}
+
+
+# --- lookups and convolutions ------------------------------------------------------------
+
+
+def test_embedding_lookup_is_a_seed() -> None:
+    def forward(p: Any, ids: Array) -> Array:
+        return jnp.tanh(p["table"][ids]) @ p["w"]
+
+    graph, blocks = build(forward, {"table": (32, 16), "w": (16, 16)}, ints(8, 4))
+    lookup = blocks.blocks[0]
+    assert kinds(graph, lookup.seeds) == ["gather"]
+    assert extents(lookup) == {"rows": 8, "columns": 16, "contracted": 32}
+    how = {c.name: c.seeds[lookup.seeds[0]] for c in lookup.candidates}
+    assert (how["rows"].operand_dims, how["rows"].result_dim) == ((None, 0), 0)
+    assert (how["columns"].operand_dims, how["columns"].result_dim) == ((1, None), 2)
+    assert (how["contracted"].operand_dims, how["contracted"].result_dim) == ((0, None), None)
+    assert kinds(graph, lookup.backward) == ["scatter-add"]
+    assert not lookup.negligible
+
+
+def test_tied_embedding() -> None:
+    """The table's two uses are two blocks, and each gets its own backward contractions."""
+
+    def forward(p: Any, ids: Array) -> Array:
+        return jnp.tanh(p["table"][ids] @ p["w"]) @ p["table"].T
+
+    graph, blocks = build(forward, {"table": (32, 16), "w": (16, 16)}, ints(8, 4))
+    assert [kinds(graph, block.seeds) for block in blocks.blocks] == [
+        ["gather"],
+        ["dot_general"],
+        ["dot_general"],
+    ]
+    assert backward(blocks) == [1, 2, 2]
+
+
+def test_convolutions() -> None:
+    def conv(x: Array, w: Array) -> Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout)
+
+    def forward(p: Any, x: Array) -> Array:
+        y = jnp.tanh(conv(x, p["a"]))
+        y = jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        y = jnp.tanh(conv(y, p["b"]))
+        return y.reshape(4, -1) @ p["c"]
+
+    shapes = {"a": (3, 3, 4, 8), "b": (3, 3, 8, 4), "c": (2 * 2 * 4, 4)}
+    graph, blocks = build(forward, shapes, floats(4, 4, 4, 4))
+    first, second, last = blocks.blocks
+    assert kinds(graph, (*first.seeds, *second.seeds)) == ["conv_general_dilated"] * 2
+    assert extents(first) == {"rows": 4, "columns": 8, "contracted": 4}
+    assert "reduce_window_max" in kinds(graph, first.members)
+    assert first.ended_by == ("conv_general_dilated does not keep columns",)
+    assert second.ended_by == ("reshape does not keep columns",)
+    assert kinds(graph, last.seeds) == ["dot_general"]
+    assert backward(blocks) == [1, 2, 2]
+
+
+# --- the backward pass -------------------------------------------------------------------
+
+
+def test_a_layer_used_three_times() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        for _ in range(3):
+            x = jnp.tanh(x @ p["w"])
+        return x
+
+    _, blocks = build(forward, {"w": (16, 16)})
+    assert backward(blocks) == [1, 2, 2]
+
+
+def test_a_product_with_itself() -> None:
+    def forward(p: Any, x: Array) -> Array:
+        y = x @ p["a"]
+        return jnp.einsum("bsd,btd->bst", y, y)
+
+    _, blocks = build(forward, {"a": (16, 16)})
+    assert backward(blocks) == [1, 2]
+
+
+def test_a_frozen_sibling_has_no_gradient() -> None:
+    """Both read x, and their results look alike; only the first is differentiated."""
+
+    def forward(p: Any, x: Array) -> Array:
+        trained = jnp.sort(x @ p["a"], axis=-1)
+        return trained + jnp.flip(x @ jax.lax.stop_gradient(p["b"]), axis=-1)
+
+    _, blocks = build(forward, {"a": (16, 16), "b": (16, 16)})
+    assert seeds(blocks) == [1, 1]
+    assert backward(blocks) == [1, 0]
+
+
+@pytest.mark.xfail(reason="a contraction that a custom_vjp rule repeats is matched with none")
+def test_a_backward_rule_that_computes_again() -> None:
+    """Attention as flash kernels do it: the backward rule makes the scores anew."""
+
+    @jax.custom_vjp
+    def act(x: Array, w: Array) -> Array:
+        return jnp.tanh(x @ w)
+
+    def again(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+        x, w = saved
+        slope = 1 - jnp.tanh(x @ w) ** 2
+        return (g * slope) @ w.T, jnp.einsum("bsi,bsj->ij", x, g * slope)
+
+    act.defvjp(lambda x, w: (act(x, w), (x, w)), again)
+    _, blocks = build(lambda p, x: act(x, p["a"]) @ p["b"], {"a": (16, 32), "b": (32, 16)})
+    assert backward(blocks) == [2, 2]
+
+
+# --- the four models ---------------------------------------------------------------------
+
+PER_LAYER = {  # backward contractions of each block of a layer
+    "gpt": [2 + 4, 2, 2, 2],
+    "bert": [2 + 4, 2, 2, 2],
+    "llama": [6 + 4, 2, 4, 2],
+}
+
+
+@pytest.mark.parametrize("name", PER_LAYER)
+def test_four_blocks_a_layer(name: str) -> None:
+    graph = trace(*_abstract(name, layers=3))
+    blocks = build_blocks(graph, (4,))
+    counts = backward(blocks)
+    layer = PER_LAYER[name]
+    at = next(i for i in range(len(counts)) if counts[i : i + 4] == layer)
+    assert counts[at : at + 12] == layer * 3
+    assert [len(b.strategies((4,))) for b in blocks.blocks[at : at + 12]] == [3] * 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_loop_has_the_blocks_of_its_layers(name: str, sequence: bool) -> None:
+    layers = 2 if name == "moe" else 1  # one turn of the loop
+    straight, looped = (trace(*_abstract(name, layers=layers, scan=scan)) for scan in (False, True))
+    mine = build_blocks(straight, (4,), sequence=sequence)
+    theirs = build_blocks(looped, (4,), sequence=sequence)
+    for graph, blocks in ((straight, mine), (looped, theirs)):
+        check_blocks(graph, blocks)
+    assert backward(mine) == backward(theirs)
+    for a, b in zip(mine.blocks, theirs.blocks, strict=True):
+        assert extents(a) == extents(b)
+        assert kinds(straight, a.seeds) == kinds(looped, b.seeds)
+        assert kinds(straight, a.members) == kinds(looped, b.members)
+        assert list(a.splits.values()) == list(b.splits.values())
+    inside = [block.loop for block in theirs.blocks]
+    assert inside.count(0) == len(inside) - inside.count(None) >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scan", [False, True])
+def test_recomputation_leaves_nothing_unmatched(name: str, scan: bool) -> None:
+    plain, again = (
+        trace(*_abstract(name, scan=scan, checkpoint=checkpoint)) for checkpoint in (False, True)
+    )
+    mine, theirs = build_blocks(plain, (4,)), build_blocks(again, (4,))
+    check_blocks(plain, mine)
+    check_blocks(again, theirs)
+    assert theirs.recomputed.equations
+    assert any(b in theirs.recomputed.equations for block in theirs.blocks for b in block.backward)
+    assert backward(mine) == backward(theirs)
+
+
+def _abstract(name: str, **overrides: Any) -> tuple[Any, ...]:
+    step, args = make_step(config(name, **overrides), abstract=True)
+    return (step, *args)
+
+
+# --- bad input ---------------------------------------------------------------------------
+
+
+def test_nothing_to_contract() -> None:
+    graph = trace(training(lambda p, x: p["a"] * x), {"a": floats(4)}, floats(4))
+    with pytest.raises(CfpError, match="contracts nothing"):
+        build_blocks(graph, (2,))

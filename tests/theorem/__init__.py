@@ -1,0 +1,1 @@
+"""Theorem 1, probed exactly (see `bench.theorem`)."""

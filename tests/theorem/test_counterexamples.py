@@ -1,0 +1,92 @@
+"""Where Theorem 1 fails, as small as we found it.
+
+The proof looks at one operator before a parallelism-preserving subgraph and one after it, and at
+the smallest tensor between. Real subgraphs have several ways out and several ways in.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from bench.theorem.graphs import training_step
+from bench.theorem.probe import gap, solve_gap
+from bench.theorem.spaces import Rules, Silent, build_problem
+
+from cfp.blocks import Kind, build_blocks
+from cfp.trace import trace
+
+
+def array(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def two_ways_out(w, x):
+    y = x @ w[0]
+    return jnp.sin(y) @ w[1], jnp.cos(y) @ w[2]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_two_ways_out(parts):
+    """The assumption broken: *one* operator after the subgraph.
+
+    The block is {x @ w0, sin, cos}; both results leave it. The best plan splits the columns of
+    y, gathers y (n bytes) and computes sin and cos whole, for the two products that follow. One
+    split for the block means to gather sin(y) and cos(y): 2n. No tensor inside is smaller than
+    *an* output of the block, so refinement finds nothing to cut; but y is smaller than all that
+    leaves, together. Each further way out adds n: the ratio is unbounded.
+    """
+    matrices, x = [array(4, 4)] * 3, array(4)
+    found = gap(training_step(two_ways_out), (matrices, x), parts, Rules(silent=Silent.DELIVER))
+    n = 4 * 4
+    assert found.operators.units == n * parts
+    assert found.blocks.units == 2 * n * parts
+
+
+def tail(w, x):
+    y = x @ w[0]
+    return (y * jnp.sum(y * y, axis=-1, keepdims=True)) @ w[1]
+
+
+def test_a_tail():
+    """The same assumption, in every RMS norm: y leaves the block, and so does y * y.
+
+    y is gathered for the product anyway, and its square could be computed from that for nothing.
+    Bound to the block it is split by columns, and the sum over it must be completed.
+    """
+    args = ([array(16, 4), array(4, 16)], array(4, 16))
+    for parts in (2, 4):
+        rules = Rules(weights=True, silent=Silent.DELIVER)
+        found = gap(training_step(tail), args, parts, rules)
+        n, row_sums = 4 * 4 * 4, 4 * 4
+        assert found.operators.units == n * parts
+        assert found.units == 2 * row_sums * parts
+        loose = Rules(weights=True, silent=Silent.DELIVER, tails_free=True)
+        assert gap(training_step(tail), args, parts, loose).units == 0
+
+
+def residual(w, x):
+    y = x @ w[0]
+    z = (y @ w[1]) @ w[2] + y
+    return z @ w[3]
+
+
+def test_a_second_way_in():
+    """The assumption broken: *one* operator before the subgraph.
+
+    With the products split by rows, rows, columns, rows (pinned: the theorem speaks of the best
+    plan alone, but planning under other costs or a memory limit meets such plans too), the block
+    {(y @ w1) @ w2, + y} reads y in its middle. Splitting all of it by columns moves y there (n)
+    and the sum back (n); the best plan moves the product back and adds in rows (n).
+    """
+    graph = trace(training_step(residual), [array(4, 4)] * 4, array(8, 4))
+    blocks = build_blocks(graph, (2,))
+    kinds = (Kind.ROWS, Kind.ROWS, Kind.COLUMNS, Kind.ROWS)
+    pins = {
+        block.index: [c.kind for c in block.candidates].index(kind)
+        for block, kind in zip(blocks.blocks, kinds, strict=True)
+    }
+    rules = Rules(silent=Silent.DELIVER, tails_free=True, pins=pins)
+    found = solve_gap(build_problem(graph, blocks, 2, rules))
+    n = 8 * 4 * 4
+    gathered = 2 * n  # y @ w1, whole, for the columns of w2
+    assert found.operators.units == gathered + n
+    assert found.blocks.units == gathered + 2 * n
