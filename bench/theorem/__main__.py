@@ -29,7 +29,6 @@ PARTS = (2, 4)
 READINGS: dict[str, Rules] = {
     "whole": Rules(silent=Silent.WHOLE),
     "deliver": Rules(silent=Silent.DELIVER),
-    "deliver, tails free": Rules(silent=Silent.DELIVER, tails_free=True),
 }
 PRICES = {"activations": False, "activations and weights": True}
 OUT = Path(__file__).parent.parent / "results" / "theorem.md"

@@ -106,8 +106,8 @@ def _program(problem: Problem, *, blocks: bool) -> tuple[_Program, list[list[int
     ]
     for columns in choices:
         program.one(columns)
-    for node, ways in problem.pinned.items():
-        program.one([choices[node][k] for k in sorted(ways)])
+    for pinned, allowed in problem.pinned.items():
+        program.one([choices[pinned][k] for k in sorted(allowed)])
     readers = problem.readers()
     gathers: dict[int, int] = {}
     moves: dict[tuple[int, int], int] = {}

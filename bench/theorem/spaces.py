@@ -13,8 +13,6 @@ keeps its ways, for it must be split, and any other member
                                        of another candidate, which the block keeps just as well)
     picks its own                     (`Silent.FREE`)
 
-With `tails_free`, a member that hangs off the block's rim (see `tails`) picks its own way too.
-
 Equations that need nothing but arguments and constants are left out: whole, they cost nothing,
 and a whole value serves every reader for nothing. This loses no optimum.
 """
@@ -48,7 +46,6 @@ class Rules:
     weights: bool = False
     wide: bool = False
     silent: Silent = Silent.WHOLE
-    tails_free: bool = False
     pins: Mapping[int, int] = field(default_factory=dict)  # block -> candidate its seeds must take
 
 
@@ -70,33 +67,6 @@ def build_problem(graph: Graph, blocks: Blocks, parts: int, rules: Rules) -> Pro
         for value in node.outputs
     }
     return Problem(tuple(nodes), tuple(bound), moved, parts, pinned)
-
-
-def tails(graph: Graph, block: Block) -> frozenset[int]:
-    """Members that no other member needs, and whose operands leave the block anyhow.
-
-    Such a member (the square before a norm's sum) may as well be computed from what its operand
-    is resharded to for readers outside. Seeds are never tails.
-    """
-    found: set[int] = set()
-    members = set(block.members)
-    for member in reversed(block.members):
-        equation = graph.equations[member]
-        if member in block.seeds or any(
-            r in members for v in equation.outputs for r in graph.readers[v]
-        ):
-            continue
-        inside = [v for v in equation.inputs if v in block.splits]
-        if all(_leaves(graph, members, value) for value in inside):
-            found.add(member)
-            members.discard(member)
-    return frozenset(found)
-
-
-def _leaves(graph: Graph, members: set[int], value: int) -> bool:
-    """Read by the forward pass outside the block (tails found so far count as outside)."""
-    readers = (graph.equations[r] for r in graph.readers[value])
-    return any(r.role is Role.FORWARD and r.index not in members for r in readers)
 
 
 class _Builder:
@@ -171,7 +141,6 @@ class _Builder:
         return tuple(block.splits[value][candidate] for value in equation.outputs)
 
     def bind(self, block: Block, at: Mapping[int, int], nodes: list[Node]) -> Bound:
-        loose = tails(self.graph, block) if self.rules.tails_free else frozenset()
         fitting = [i for i, c in enumerate(block.candidates) if c.allows(self.parts)]
         options: list[tuple[int | None, int | None]] = [(i, None) for i in fitting]
         if self.rules.silent is Silent.DELIVER:
@@ -185,7 +154,6 @@ class _Builder:
             {
                 at[m]: self._allowed(self.graph.equations[m], block, option, nodes[at[m]].ways)
                 for m in block.members
-                if m not in loose
             }
             for option in options or [(None, None)]
         ]

@@ -28,7 +28,7 @@ from .cases import (
     training,
 )
 
-QKVO = {name: (16, 16) for name in ("q", "k", "v", "out")}
+QKVO = dict.fromkeys(("q", "k", "v", "out"), (16, 16))
 
 
 def mlp(p: Any, x: Array) -> Array:
@@ -196,7 +196,7 @@ def test_image_by_text_is_a_seed_of_its_own() -> None:
         return (image @ p["image"]) @ (words @ p["words"]).T
 
     data = floats(8, 16), floats(8, 12)
-    graph, blocks = build(forward, {"image": (16, 8), "words": (12, 8)}, *data)
+    _, blocks = build(forward, {"image": (16, 8), "words": (12, 8)}, *data)
     assert seeds(blocks) == [1, 1, 1]
     product = blocks.blocks[2]
     assert product.inputs_from == (0, 1)

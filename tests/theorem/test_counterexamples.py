@@ -41,26 +41,60 @@ def test_two_ways_out(parts):
     assert found.blocks.units == 2 * n * parts
 
 
+def shortcut(w, x):
+    return jnp.tanh(x @ w[0]) @ w[1] + x @ w[2]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_two_first_operators(parts):
+    """The assumption broken: the splits of a block are determined by its *first operator*.
+
+    tanh(x @ w0) @ w1 and the projection x @ w2 meet in a sum, so they are siblings in one block.
+    With all weights split, the best plan splits w0 by columns, contracts over them, scatters the
+    partial sums into columns (n bytes) and has x @ w2 by columns for nothing. One candidate for
+    both seeds makes x @ w2 a partial sum too, or gathers the tanh for the columns of w1: 2n.
+    """
+    args = ([array(16, 16), array(16, 8), array(16, 8)], array(4, 16))
+    rules = Rules(weights=True, silent=Silent.DELIVER)
+    found = gap(training_step(shortcut), args, parts, rules)
+    n = 4 * 8 * 4
+    assert found.operators.units == n * parts
+    assert found.blocks.units == 2 * n * parts
+
+
+def absorbed(w, x):
+    y = (x @ w[0]).reshape(4, 2, 4)
+    return (y @ w[1]) @ w[2]
+
+
+def test_a_contraction_inside():
+    """The assumption broken: the only cost is resharding what passes *through* the subgraph.
+
+    The reshape puts the columns of w0 into a dim of its own, which the products that follow keep:
+    all three are one block, and their own columns are no candidates. So w1 and w2 cannot be
+    split, and their gradients are paid for; the best plan splits y @ w1 by columns.
+    """
+    args = ([array(8, 8), array(4, 16), array(16, 4)], array(4, 8))
+    found = gap(training_step(absorbed), args, 2, Rules(weights=True, silent=Silent.DELIVER))
+    assert found.operators.units == 512
+    assert found.blocks.units == 768
+
+
 def tail(w, x):
     y = x @ w[0]
     return (y * jnp.sum(y * y, axis=-1, keepdims=True)) @ w[1]
 
 
-def test_a_tail():
-    """The same assumption, in every RMS norm: y leaves the block, and so does y * y.
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_tail_is_no_counterexample(parts):
+    """An RMS norm: y leaves the block, and so would y * y if it were part of it.
 
-    y is gathered for the product anyway, and its square could be computed from that for nothing.
-    Bound to the block it is split by columns, and the sum over it must be completed.
+    y is gathered for the product anyway; its square is computed from that for nothing. Bound to
+    the block it would be split by columns, and its sum left partial.
     """
     args = ([array(16, 4), array(4, 16)], array(4, 16))
-    for parts in (2, 4):
-        rules = Rules(weights=True, silent=Silent.DELIVER)
-        found = gap(training_step(tail), args, parts, rules)
-        n, row_sums = 4 * 4 * 4, 4 * 4
-        assert found.operators.units == n * parts
-        assert found.units == 2 * row_sums * parts
-        loose = Rules(weights=True, silent=Silent.DELIVER, tails_free=True)
-        assert gap(training_step(tail), args, parts, loose).units == 0
+    rules = Rules(weights=True, silent=Silent.DELIVER)
+    assert gap(training_step(tail), args, parts, rules).units == 0
 
 
 def residual(w, x):
@@ -84,7 +118,7 @@ def test_a_second_way_in():
         block.index: [c.kind for c in block.candidates].index(kind)
         for block, kind in zip(blocks.blocks, kinds, strict=True)
     }
-    rules = Rules(silent=Silent.DELIVER, tails_free=True, pins=pins)
+    rules = Rules(silent=Silent.DELIVER, pins=pins)
     found = solve_gap(build_problem(graph, blocks, 2, rules))
     n = 8 * 4 * 4
     gathered = 2 * n  # y @ w1, whole, for the columns of w2

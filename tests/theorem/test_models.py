@@ -40,8 +40,7 @@ def test_no_gap_in_activations(name, parts):
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_gap_with_weights(name, parts):
-    """Tails are free: llama's norm squares its input, which the embedding's block would bind."""
-    rules = Rules(weights=True, silent=Silent.DELIVER, tails_free=True)
+    rules = Rules(weights=True, silent=Silent.DELIVER)
     found = gap_of(name, parts, rules)
     assert found.units == 0
     assert found.operators.units > 1000 * parts  # not the trivial plan
@@ -50,5 +49,5 @@ def test_no_gap_with_weights(name, parts):
 @pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
 def test_a_contracted_split_must_be_able_to_deliver_a_split(name):
     """What `splits` says literally (None: whole) costs something."""
-    literal = gap_of(name, 2, Rules(weights=True, silent=Silent.WHOLE, tails_free=True))
+    literal = gap_of(name, 2, Rules(weights=True, silent=Silent.WHOLE))
     assert literal.units > 0

@@ -22,8 +22,7 @@ def test_gaps_are_rare(rows, parts):
     """bench/results/theorem.md has the shares over 1000 steps; here with room to spare."""
     most = {
         ("activations", "deliver"): 0.05,
-        ("activations and weights", "deliver"): 0.35,
-        ("activations and weights", "deliver, tails free"): 0.1,
+        ("activations and weights", "deliver"): 0.15,
     }
     for (price, reading), share in most.items():
         row = rows[f"P = {parts}, {price}: blocks ({reading})"]

@@ -238,9 +238,11 @@ class Growth:
         return self._moves[key]
 
     def _still_divides(self, identity: int, extent: int) -> bool:
-        """Every mesh axis that could split the candidate at its seed still can."""
+        """Every mesh axis that could split the candidate at its seed still can; something can."""
         known = self.candidates[identity].extent
-        return all(extent % size == 0 for size in self._sizes if known % size == 0)
+        return math.gcd(known, extent) > 1 and all(
+            extent % size == 0 for size in self._sizes if known % size == 0
+        )
 
     def _depend(self, block: Growing, sources: frozenset[int]) -> None:
         for source in sources - {block.index}:
@@ -349,8 +351,9 @@ class Growth:
                         return None
                     continue
                 common = math.gcd(extent, a[partner][1])
-                fits = self._still_divides(identity, common) and self._still_divides(partner, common)
-                if pairs.setdefault(identity, partner) != partner or common == 1 or not fits:
+                if pairs.setdefault(identity, partner) != partner or not (
+                    self._still_divides(identity, common) and self._still_divides(partner, common)
+                ):
                     return None
             if any(_present(op, other[0], dims[dim][0]) for dim in at):
                 return None

@@ -2,7 +2,7 @@
 
 Roles come from JAX's name stack: the backward pass carries `transpose(...)` outermost; the
 update is what lies outside autodiff and depends on a gradient, or serves only what does (step
-counters, schedules).
+counters, schedules) or no one (an average of the parameters).
 """
 
 from __future__ import annotations
@@ -74,14 +74,25 @@ def _readers(equations: Sequence[Equation], values: int) -> tuple[tuple[int, ...
 
 
 def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[Equation, ...]:
-    """Moves what only the update reads (counters, schedules) into the update."""
+    """Moves into the update what it alone reads, and what concerns neither loss nor gradient.
+
+    The first are schedules; the second counters and averages that go straight to a result.
+    """
     equations = list(inliner.equations)
+    if not any(equation.role is Role.BACKWARD for equation in equations):
+        return tuple(equations)
+    under_autodiff: set[int] = set()
+    for equation in equations:
+        inside = equation.index not in inliner.outside_autodiff
+        if inside or not under_autodiff.isdisjoint(equation.inputs):
+            under_autodiff.update(equation.outputs)
     for index in range(len(equations) - 1, -1, -1):
         equation = equations[index]
         if equation.role is not Role.FORWARD or index not in inliner.outside_autodiff:
             continue
         users = [user for output in equation.outputs for user in readers[output]]
-        if users and all(equations[user].role is Role.UPDATE for user in users):
+        served = all(equations[user].role is Role.UPDATE for user in users)
+        if served and (users or under_autodiff.isdisjoint(equation.outputs)):
             equations[index] = replace(equation, role=Role.UPDATE)
     return tuple(equations)
 

@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench clean
+
+# Until planning exists: the analysis of a small GPT over 4 devices.
+demo: $(STAMP)
+	$(BIN)/cfp analyze gpt --size small --mesh 4
+
+test: lint
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Measurements, written to bench/results with the command and the environment.
+bench: $(STAMP)
+	$(BIN)/python -m bench.analysis_scaling
+	$(BIN)/python -m bench.theorem
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(0 if ok else "CFP needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
