@@ -1,7 +1,7 @@
 """Time of the analysis by depth: flat per equation, apart from JAX's own tracing.
 
-`python -m bench.analysis_scaling` writes bench/results/analysis_scaling.md and .png. CPU time of
-this process is measured (the analysis is single-threaded), so a busy machine matters less.
+`python -m bench.analysis_scaling` writes bench/results/analysis_scaling.md and .png. The analysis
+is single-threaded: run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     model: str
     layers: int
     equations: int
-    jax_us: float  # per equation, all
+    jax_us: float  # per equation, as all that follow
     flatten_us: float
     blocks_us: float
     segments_us: float
@@ -41,29 +41,23 @@ class Row(NamedTuple):
 
 def measure(model: str, layers: int) -> Row:
     step, args = make_step(config(model, layers=layers), abstract=True)
-    start = time.process_time()
-    jax.make_jaxpr(step)(*args)
-    traced = time.process_time()
+    start = time.perf_counter()
     graph = trace(step, *args)
-    flat = time.process_time()
+    flat = time.perf_counter()
     blocks = build_blocks(graph, (4,))
-    grouped = time.process_time()
+    grouped = time.perf_counter()
     segments = build_segments(graph, blocks)
-    done = time.process_time()
-    count = len(graph.equations)
-    jax_s = traced - start
-    # `trace` traces again: what JAX took before is not ours
-    flatten_s = max(0.0, flat - traced - jax_s)
-    scale = 1e6 / count
+    done = time.perf_counter()
+    scale = 1e6 / len(graph.equations)
     return Row(
-        model,
-        layers,
-        count,
-        jax_s * scale,
-        flatten_s * scale,
-        (grouped - flat) * scale,
-        (done - grouped) * scale,
-        len(segments.kinds),
+        model=model,
+        layers=layers,
+        equations=len(graph.equations),
+        jax_us=graph.trace_s * scale,
+        flatten_us=(flat - start - graph.trace_s) * scale,
+        blocks_us=(grouped - flat) * scale,
+        segments_us=(done - grouped) * scale,
+        distinct=len(segments.kinds),
     )
 
 
@@ -72,7 +66,7 @@ def table(rows: list[Row], command: str) -> str:
         "# Analysis time by depth",
         "",
         f"`{command}`, JAX {jax.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}, one core. CPU microseconds per equation; the target is "
+        f"{platform.machine()}, one core. Microseconds per equation; the target is "
         f"{TARGET_US} for the analysis. JAX's own tracing is shown beside it, not counted in it.",
         "",
         "| model | layers | equations | distinct segments | flatten | blocks | segments | "

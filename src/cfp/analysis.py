@@ -86,7 +86,10 @@ class Analysis:
             "seeds": [
                 {
                     "primitive": graph.equations[seed].primitive,
-                    "operands": [list(graph.values[v].shape) for v in graph.equations[seed].inputs],
+                    "operands": [
+                        {"shape": list(graph.values[v].shape), "argument": graph.argument(v)}
+                        for v in graph.equations[seed].inputs
+                    ],
                     "source": source_line(graph.equations[seed]),
                 }
                 for seed in block.seeds

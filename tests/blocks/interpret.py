@@ -133,6 +133,7 @@ RULES: dict[str, Rule] = {
     "slice": _slice,
     "pad": _pad,
     "split": _split,
+    "unstack": lambda p, x: list(np.moveaxis(x, p["axis"], 0)),
     "concatenate": lambda p, *xs: np.concatenate(xs, p["dimension"]),
     "rev": lambda p, x: np.flip(x, p["dimensions"]),
     "cumsum": _cumsum,

@@ -1,5 +1,6 @@
 """Blocks of functions small enough to know the answer."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from cfp.blocks import Kind, build_blocks
+from cfp.blocks import Block, Kind, build_blocks
 from cfp.blocks.check import check_blocks
 from cfp.errors import CfpError
 from cfp.models import NAMES, config, make_step
-from cfp.trace import trace
+from cfp.trace import Graph, trace
 
 from .cases import (
     attend,
@@ -27,6 +28,7 @@ from .cases import (
     text,
     training,
 )
+from .oracle import violations
 
 QKVO = dict.fromkeys(("q", "k", "v", "out"), (16, 16))
 
@@ -183,12 +185,11 @@ def test_a_norm_is_placed_with_its_reader() -> None:
 
     graph, blocks = build(forward, {"a": (16, 16), "b": (16, 16)})
     first, second = blocks.blocks
-    assert kinds(graph, first.members) == ["dot_general", "mul"]
+    assert kinds(graph, first.members) == ["dot_general"]  # the square would only cross as well
     assert not first.prologue
     assert first.ended_by == ("reduce_sum does not keep columns",)
-    placed = kinds(graph, second.prologue)
-    assert placed[0] == "reduce_sum"
-    assert "rsqrt" in placed
+    assert kinds(graph, second.prologue)[:2] == ["mul", "reduce_sum"]
+    assert "rsqrt" in kinds(graph, second.prologue)
 
 
 def test_image_by_text_is_a_seed_of_its_own() -> None:
@@ -265,6 +266,19 @@ def test_a_stacked_result_counts_as_handed_out() -> None:
     straight = build_blocks(trace(forward, params, floats(8, 16)), (4,))
     looped = build_blocks(trace(scanned, params, floats(3, 8, 16)), (4,))
     assert [extents(b) for b in looped.blocks] == [extents(b) for b in straight.blocks]
+
+
+def test_a_contraction_at_the_end_of_a_block_stays_a_member() -> None:
+    """Trimming a block's end would move less, but only members carry candidates."""
+
+    def forward(p: Any, x: Array) -> Array:
+        y = x @ p["a"]
+        squares = jnp.einsum("bsd,bsd->bsd", y, y)
+        return jnp.flip(squares, -1) @ p["b"] + jnp.sin(jnp.flip(y, -1) @ p["b"])
+
+    graph, blocks = build(forward, {"a": (16, 16), "b": (16, 16)})
+    assert kinds(graph, blocks.blocks[0].members) == ["dot_general", "dot_general"]
+    assert backward(blocks)[0] == 3
 
 
 # --- strategies --------------------------------------------------------------------------
@@ -431,10 +445,21 @@ PER_LAYER = {  # backward contractions of each block of a layer
 }
 
 
+@functools.cache
+def traced(name: str, layers: int, scan: bool = False, checkpoint: bool = False) -> Graph:
+    chosen = config(name, layers=layers, scan=scan, checkpoint=checkpoint)
+    step, args = make_step(chosen, abstract=True)
+    return trace(step, *args)
+
+
+def turn(name: str) -> int:
+    """Layers in one turn of the loop."""
+    return 2 if name == "moe" else 1
+
+
 @pytest.mark.parametrize("name", PER_LAYER)
 def test_four_blocks_a_layer(name: str) -> None:
-    graph = trace(*_abstract(name, layers=3))
-    blocks = build_blocks(graph, (4,))
+    blocks = build_blocks(traced(name, layers=3), (4,))
     counts = backward(blocks)
     layer = PER_LAYER[name]
     at = next(i for i in range(len(counts)) if counts[i : i + 4] == layer)
@@ -445,39 +470,61 @@ def test_four_blocks_a_layer(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_loop_has_the_blocks_of_its_layers(name: str, sequence: bool) -> None:
-    layers = 2 if name == "moe" else 1  # one turn of the loop
-    straight, looped = (trace(*_abstract(name, layers=layers, scan=scan)) for scan in (False, True))
+    """One turn of the loop against the same layers outside it.
+
+    What is not a contraction may differ: autodiff saves other residuals in a loop, and a norm at
+    its edge stays on its side.
+    """
+    straight, looped = (traced(name, turn(name), scan=scan) for scan in (False, True))
     mine = build_blocks(straight, (4,), sequence=sequence)
     theirs = build_blocks(looped, (4,), sequence=sequence)
-    for graph, blocks in ((straight, mine), (looped, theirs)):
-        check_blocks(graph, blocks)
+    check_blocks(straight, mine)
+    check_blocks(looped, theirs)
+    assert [contractions(straight, b) for b in mine.blocks] == [
+        contractions(looped, b) for b in theirs.blocks
+    ]
     assert backward(mine) == backward(theirs)
-    for a, b in zip(mine.blocks, theirs.blocks, strict=True):
-        assert extents(a) == extents(b)
-        assert kinds(straight, a.seeds) == kinds(looped, b.seeds)
-        assert kinds(straight, a.members) == kinds(looped, b.members)
-        assert list(a.splits.values()) == list(b.splits.values())
-    inside = [block.loop for block in theirs.blocks]
-    assert inside.count(0) == len(inside) - inside.count(None) >= 4
+    loops = [block.loop for block in theirs.blocks]
+    first, last = loops.index(0), len(loops) - loops[::-1].index(0)
+    assert last - first >= 4
+    assert set(loops[first:last]) == {0}
+    assert {*loops[:first], *loops[last:]} == {None}
+
+
+def contractions(graph: Graph, block: Block) -> list[Any]:
+    """A block's candidates, and its contractions with their splits."""
+    found = [graph.equations[m] for m in block.members if graph.equations[m].primitive in SEEDING]
+    splits = [(e.op.in_shapes, block.splits[e.outputs[0]]) for e in found]
+    return [extents(block), len(block.seeds), splits]
+
+
+SEEDING = ("dot_general", "conv_general_dilated", "gather")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scan", [False, True])
 def test_recomputation_leaves_nothing_unmatched(name: str, scan: bool) -> None:
     plain, again = (
-        trace(*_abstract(name, scan=scan, checkpoint=checkpoint)) for checkpoint in (False, True)
+        traced(name, turn(name), scan=scan, checkpoint=checkpoint) for checkpoint in (False, True)
     )
     mine, theirs = build_blocks(plain, (4,)), build_blocks(again, (4,))
     check_blocks(plain, mine)
     check_blocks(again, theirs)
-    assert theirs.recomputed.equations
     assert any(b in theirs.recomputed.equations for block in theirs.blocks for b in block.backward)
     assert backward(mine) == backward(theirs)
 
 
-def _abstract(name: str, **overrides: Any) -> tuple[Any, ...]:
-    step, args = make_step(config(name, **overrides), abstract=True)
-    return (step, *args)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_equation_one_holds_on_the_models(name: str, sequence: bool) -> None:
+    sizes = {"hidden": 16, "heads": 4, "seq": 4, "batch": 4, "vocab": 16, "kv_heads": 4}
+    chosen = config(name, layers=turn(name), experts=4 if name == "moe" else None, **sizes)
+    step, args = make_step(chosen, abstract=True)
+    graph = trace(step, *args)
+    for mesh_shape in ((4,), (2, 2)):
+        blocks = build_blocks(graph, mesh_shape, sequence=sequence)
+        check_blocks(graph, blocks)
+        assert not [v for block in blocks.blocks for v in violations(graph, block)]
 
 
 # --- bad input ---------------------------------------------------------------------------

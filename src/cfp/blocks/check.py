@@ -19,13 +19,14 @@ CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 
 def check_blocks(graph: Graph, blocks: Blocks) -> None:
     """Raises ValueError, naming the block and the equation, unless every invariant holds."""
+    for position, block in enumerate(blocks.blocks):
+        if block.index != position:
+            raise ValueError(f"Block {block.index} stands at position {position}.")
     _check_homes(graph, blocks)
     _check_order(graph, blocks)
     _check_contractions(graph, blocks)
     _check_backward(graph, blocks)
-    for position, block in enumerate(blocks.blocks):
-        if block.index != position:
-            raise ValueError(f"Block {block.index} stands at position {position}.")
+    for block in blocks.blocks:
         _check_structure(graph, block)
         _check_candidates(graph, block)
         _check_splits(graph, block, blocks.mesh_shape)

@@ -267,9 +267,9 @@ class Growth:
             if block.loop != latest.loop:
                 continue
             feeding = [value for value in equation.inputs if index in self._roots(value)]
-            if any(self._carries(value, block) for value in feeding):
-                if not self._needs(latest, index):
-                    found.append(block)
+            carries = any(self._carries(value, block) for value in feeding)
+            if carries and not self._needs(latest, index):
+                found.append(block)
         return found
 
     def _roots(self, value: int) -> set[int]:

@@ -13,10 +13,10 @@ a cast to a wider type).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
-from cfp.blocks.operands import OPERANDS
 from cfp.blocks.grow import Growing, Growth
+from cfp.blocks.operands import OPERANDS
 from cfp.trace import LOOP_STACK, Graph, Role
 
 PARTS = frozenset(
@@ -38,7 +38,9 @@ def trim(growth: Growth) -> None:
         for member in reversed(block.members):
             equation = graph.equations[member]
             last = not any(r in members for v in equation.outputs for r in graph.readers[v])
-            if member in block.seeds or not last or not returned.isdisjoint(equation.outputs):
+            if equation.primitive in OPERANDS or not last:
+                continue  # a contraction is a member wherever it stands
+            if any(_is_returned(graph, returned, v) for v in equation.outputs):
                 continue
             removed = _leaving_bytes(graph, members, equation.outputs)
             inside = [v for v in equation.inputs if graph.values[v].producer in members]
@@ -49,6 +51,13 @@ def trim(growth: Growth) -> None:
                 for value in equation.outputs:
                     del growth.owner[value], growth.positions[value]
         block.members = sorted(members)
+
+
+def _is_returned(graph: Graph, returned: Set[int], value: int) -> bool:
+    """A result of the step, itself or stacked by its loop."""
+    readers = [graph.equations[r] for r in graph.readers[value]]
+    stacked = [r.outputs[0] for r in readers if r.primitive == LOOP_STACK]
+    return value in returned or not returned.isdisjoint(stacked)
 
 
 def _leaving_bytes(graph: Graph, members: set[int], values: Iterable[int]) -> int:

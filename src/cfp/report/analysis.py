@@ -71,14 +71,16 @@ def _blocks_table(analysis: Analysis) -> Table:
 
 
 def seeds_text(block: Block, graph: Graph) -> str:
-    """Each seed's operand shapes and source line, one per line."""
+    """What each seed multiplies: arguments by their path, all else by shape and source line."""
     lines = []
     for seed in block.seeds:
         equation = graph.equations[seed]
-        shapes = " x ".join(
-            "[" + ",".join(map(str, graph.values[v].shape)) + "]" for v in equation.inputs
-        )
-        lines.append(f"{equation.primitive} {shapes}  {source_line(equation)}")
+        operands = []
+        for value in equation.inputs:
+            shape = "[" + ",".join(map(str, graph.values[value].shape)) + "]"
+            operands.append(f"{graph.argument(value) or ''}{shape}")
+        verb = "lookup" if equation.primitive == "gather" else equation.primitive
+        lines.append(f"{verb} {' x '.join(operands)}  {source_line(equation)}")
     return "\n".join(lines)
 
 

@@ -170,20 +170,17 @@ def _phases(
     owner: Mapping[int, int | None],
     depends: Mapping[int, int],
 ) -> Home:
-    """Splits what the epilogue needs of a segment from the segment's own update."""
-    needed: set[int] = set()
-    for equation in reversed(update):
-        if owner[equation.index] is None or equation.index in needed:
-            for value in equation.inputs:
-                producer = graph.values[value].producer
-                if producer is not None and producer in owner:
-                    needed.add(producer)
+    """Splits what is shared, and what that needs of a segment, from the segment's own update."""
+    early = _ancestors(
+        graph, update, {e for e in owner if owner[e] is None and not depends[e]}, owner
+    )
+    needed = _ancestors(graph, update, {e for e in owner if owner[e] is None}, owner)
     late: set[int] = set()  # what the epilogue computes
     home: Home = {}
     for equation in update:
         producers = {graph.values[value].producer for value in equation.inputs}
         segment = owner[equation.index]
-        if segment is None and not depends[equation.index]:
+        if equation.index in early:
             home[equation.index] = (None, Phase.SCHEDULE)
         elif segment is None or (equation.index in needed and not late.isdisjoint(producers)):
             late.add(equation.index)
@@ -195,3 +192,15 @@ def _phases(
             known = [s for s, phase in read if phase is Phase.UPDATE and s is not None]
             home[equation.index] = (max([segment, *known]), Phase.UPDATE)
     return home
+
+
+def _ancestors(
+    graph: Graph, update: Sequence[Equation], wanted: set[int], among: Mapping[int, object]
+) -> set[int]:
+    """`wanted` and every update equation that it depends on."""
+    found = set(wanted)
+    for equation in reversed(update):
+        if equation.index in found:
+            producers = {graph.values[value].producer for value in equation.inputs}
+            found.update(p for p in producers if p is not None and p in among)
+    return found

@@ -153,6 +153,15 @@ class Graph:
     def opaque(self) -> tuple[Equation, ...]:
         return tuple(equation for equation in self.equations if equation.opaque)
 
+    def argument(self, value: int) -> str | None:
+        """The path of the one argument that a value is made from (cast, sliced, reshaped)."""
+        while (producer := self.values[value].producer) is not None:
+            made_from = [v for v in self.equations[producer].inputs if v not in self.constants]
+            if len(made_from) != 1:
+                return None
+            (value,) = made_from
+        return self.input_paths[self.inputs.index(value)] if value in self.inputs else None
+
     def describe(self, value: int) -> str:
         """A value as the user knows it: its argument path, or what made it and where."""
         from cfp.trace.source import source_line  # the only place a description needs frames

@@ -228,7 +228,7 @@ class Inliner:
 
     def _twin(self, eqn: Any, inputs: Sequence[int], context: Context) -> int | None:
         """The latest forward loop whose stacked tensors a backward scan walks in reverse."""
-        start = eqn.params["num_consts"] + eqn.params["num_carry"]
+        start = sum(_scan_arity(eqn))
         for loop in reversed(self.loops):
             fits = loop.length == eqn.params["length"] and loop.parent == context.loop
             reverses = loop.role is Role.FORWARD and loop.reverse != eqn.params["reverse"]
@@ -238,7 +238,7 @@ class Inliner:
 
     def _splice(self, eqn: Any, inputs: Sequence[int], context: Context) -> list[int]:
         params = eqn.params
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts, carry = _scan_arity(eqn)
         index = len(self.loops)
         role = Role.BACKWARD if context.transform == "transpose" else Role.FORWARD
         twin = self._twin(eqn, inputs, context) if role is Role.BACKWARD else None
@@ -278,6 +278,14 @@ class Inliner:
         self.loops[index] = replace(loop, carries=carries)
         self._stacked[index] = {*inputs[consts + carry :], *outputs[carry:]}
         return outputs
+
+
+def _scan_arity(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's operands are constants and how many are carries."""
+    if "num_carry" in eqn.params:  # JAX 0.10
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()  # JAX 0.11
+    return len(list(consts)), len(list(carry))
 
 
 def _first_transform(name_stack: Any) -> str:
