@@ -23,7 +23,9 @@ from cfp.affine import follow
 from cfp.blocks.block import Candidate, Kind
 from cfp.blocks.contraction import seed_dims
 from cfp.blocks.operands import OPERANDS
-from cfp.trace import LOOP_PRIMITIVES, Equation, Graph, Op, Role
+from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Op, Role
+
+LOOP_ENDS = {LOOP_ENTER: "a loop begins", LOOP_EXIT: "the loop's iteration ends"}
 
 # where a tensor carries candidates: candidate id -> (dim, extent)
 Positions = dict[int, tuple[int, int]]
@@ -156,6 +158,8 @@ class Growth:
     def _join(self, equation: Equation, sources: frozenset[int]) -> bool:
         latest = self.all_blocks[max(sources)]
         if equation.primitive in LOOP_PRIMITIVES or latest.loop != equation.loop:
+            if equation.primitive in LOOP_ENDS:
+                latest.ended_by[LOOP_ENDS[equation.primitive]] = None
             return False
         mine: list[int] = []
         for i, value in enumerate(equation.inputs):

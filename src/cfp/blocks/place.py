@@ -16,15 +16,15 @@ from cfp.trace import Graph, Role
 def place(graph: Graph, growth: Growth) -> dict[int, int]:
     """Forward equation -> block, for all of them. Blocks run in order: no reader comes first."""
     home = {member: block.index for block in growth.blocks for member in block.members}
-    in_loop: dict[int | None, list[int]] = {}
+    in_loop: dict[int | None, dict[int, None]] = {None: {}}  # loop -> its blocks, in order
     for block in growth.blocks:
         for loop in (*graph.loop_path(block.loop), None):
-            in_loop.setdefault(loop, []).append(block.index)
+            in_loop.setdefault(loop, {})[block.index] = None
     leftover: list[int] = []
     for equation in reversed(graph.equations):
         if equation.role is not Role.FORWARD or equation.index in home:
             continue
-        allowed = _inside(in_loop, equation.loop)
+        allowed = in_loop.get(equation.loop, in_loop[None])
         readers = [
             home[r]
             for value in equation.outputs
@@ -37,7 +37,7 @@ def place(graph: Graph, growth: Growth) -> dict[int, int]:
             leftover.append(equation.index)
     for index in reversed(leftover):
         equation = graph.equations[index]
-        allowed = _inside(in_loop, equation.loop)
+        allowed = in_loop.get(equation.loop, in_loop[None])
         producers = {
             home[producer]
             for value in equation.inputs
@@ -46,7 +46,3 @@ def place(graph: Graph, growth: Growth) -> dict[int, int]:
         known = (growth.sources_of(equation.inputs) | producers) & allowed.keys()
         home[index] = max(known, default=next(iter(allowed)))
     return home
-
-
-def _inside(in_loop: dict[int | None, list[int]], loop: int | None) -> dict[int, None]:
-    return dict.fromkeys(in_loop.get(loop) or in_loop[None])

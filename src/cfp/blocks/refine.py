@@ -26,7 +26,10 @@ PARTS = frozenset(
 
 def find_cuts(growth: Growth) -> frozenset[int]:
     """The values at which blocks of this sweep should be split."""
-    return frozenset(value for block in growth.blocks for value in _cut(growth.graph, block))
+    returned = frozenset(growth.graph.outputs)
+    return frozenset(
+        value for block in growth.blocks for value in _cut(growth.graph, block, returned)
+    )
 
 
 def trim(growth: Growth) -> None:
@@ -69,12 +72,12 @@ def _leaving_bytes(graph: Graph, members: set[int], values: Iterable[int]) -> in
     )
 
 
-def _cut(graph: Graph, block: Growing) -> tuple[int, ...]:
+def _cut(graph: Graph, block: Growing, returned: Set[int]) -> tuple[int, ...]:
     inner = [m for m in block.members if m not in block.seeds]
     if not any(graph.equations[m].primitive in OPERANDS or _is_part(graph, m) for m in inner):
         return ()
     best: tuple[int, tuple[int, ...]] | None = None
-    for crossing, leaving in _points(graph, block):
+    for crossing, leaving in _points(graph, block, returned):
         moved = sum(graph.values[v].size_bytes for v in crossing)
         handed_out = sum(graph.values[v].size_bytes for v in leaving)
         if moved < handed_out and (best is None or moved < best[0]):
@@ -82,18 +85,19 @@ def _cut(graph: Graph, block: Growing) -> tuple[int, ...]:
     return best[1] if best else ()
 
 
-def _points(graph: Graph, block: Growing) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+def _points(
+    graph: Graph, block: Growing, returned: Set[int]
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
     """(values that cross, values the second half hands out) at every point worth a look."""
     members = set(block.members)
     produced: dict[int, list[int]] = {}  # value -> readers inside the block
     leaves: set[int] = set()
-    outputs = set(graph.outputs)
     for member in block.members:
         for value in graph.equations[member].outputs:
             readers = graph.readers[value]
             produced[value] = [r for r in readers if r in members]
             outside = (r for r in readers if r not in members)
-            if value in outputs or any(_is_forward(graph, r) for r in outside):
+            if value in returned or any(_is_forward(graph, r) for r in outside):
                 leaves.add(value)
     last_seed = max(block.seeds)
     for member in block.members:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cfp.analysis import Analysis
@@ -63,7 +64,7 @@ def _blocks_table(analysis: Analysis) -> Table:
             table.add_row(
                 str(kind.index) if place == 0 else "",
                 str(place),
-                seeds_text(block, analysis.graph),
+                escape(seeds_text(block, analysis.graph)),
                 candidates_text(block, analysis.mesh_shape),
                 "; ".join(block.ended_by) or "nothing follows",
             )
