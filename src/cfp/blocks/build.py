@@ -28,6 +28,7 @@ def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = 
     while True:
         growth = Growth(graph, parameters, mesh_shape, sequence=sequence, cuts=cuts)
         growth.run()
+        trim(growth)
         more = find_cuts(growth) - cuts
         if not more:
             break
@@ -37,7 +38,6 @@ def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = 
             "The step contracts nothing (no matrix product, convolution or lookup in a "
             "parameter): there is nothing to split. Pass the whole training step."
         )
-    trim(growth)
     home = place(graph, growth)
     contractions = {
         member

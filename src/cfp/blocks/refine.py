@@ -1,59 +1,163 @@
-"""Phase 2: a block is split where resharding inside it would move less than at its end.
+"""Phase 2: a block ends, or is split, where the least has to cross.
 
 A point of a block's program, after all its seeds, parts it in two. Resharding there moves the
-tensors that cross; resharding after the block moves what the second half hands out. Where the
-crossing is smaller, keeping the block whole would hide a cheaper plan (the paper's Theorem 1,
-case 2), so the crossing tensors are cut and the sweep runs again. As in the paper, only points
-before a further contraction or before an operation that takes a part of a tensor can qualify.
+tensors that cross and would not leave the block anyway, and what the second half reads of other
+blocks; resharding after the block moves what the second half hands out. Where the crossing is smaller, keeping the block whole would hide a
+cheaper plan (the paper's Theorem 1, case 2), so `find_cuts` names the crossing tensors and the
+sweep runs again. The paper looks only before further contractions and operations that take a
+part of a tensor. Other points are looked at too, for casts and several ways out, but there the
+crossing must be half or less: a token appended to a sequence is not worth a block of its own.
 
-`trim` does the same at a block's end, without a new block: a last equation whose result only
-others read goes to its reader if less crosses then (the square in a norm of the residual stream,
-a cast to a wider type).
+`trim` does the same at a block's end, one equation at a time: a last equation whose result only
+others read goes to its reader if less crosses then (the square in a norm of the residual stream).
+
+Equations that only the backward pass reads (1 - tanh²) do not count: they follow what they read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from cfp.blocks.grow import Growing, Growth
 from cfp.blocks.operands import OPERANDS
 from cfp.trace import LOOP_STACK, Graph, Role
 
-PARTS = frozenset(
-    {"slice", "dynamic_slice", "split", "gather", "reduce_sum", "reduce_max", "reduce_min"}
-)
+SPECIAL = frozenset(OPERANDS) | {
+    "slice",
+    "dynamic_slice",
+    "split",
+    "reduce_sum",
+    "reduce_max",
+    "reduce_min",
+}
+
+
+@dataclass(slots=True)
+class _Exits:
+    """What the forward pass reads of a block: `leaving` values, and members on the way there."""
+
+    useful: set[int]
+    leaving: set[int]
 
 
 def find_cuts(growth: Growth) -> frozenset[int]:
     """The values at which blocks of this sweep should be split."""
-    returned = frozenset(growth.graph.outputs)
+    graph, returned = growth.graph, frozenset(growth.graph.outputs)
     return frozenset(
-        value for block in growth.blocks for value in _cut(growth.graph, block, returned)
+        value
+        for block in growth.blocks
+        for value in _cut(graph, block, returned, growth.sources.keys())
     )
 
 
 def trim(growth: Growth) -> None:
     """Drops last members from blocks while that makes what leaves the block smaller."""
-    graph = growth.graph
-    returned = set(graph.outputs)
+    graph, returned = growth.graph, frozenset(growth.graph.outputs)
     for block in growth.blocks:
-        members = set(block.members)
-        for member in reversed(block.members):
+        dropped = _droppable(graph, block, returned, growth.sources.keys())
+        for member in block.members:  # what only the backward pass reads follows
             equation = graph.equations[member]
-            last = not any(r in members for v in equation.outputs for r in graph.readers[v])
-            if equation.primitive in OPERANDS or not last:
-                continue  # a contraction is a member wherever it stands
-            if any(_is_returned(graph, returned, v) for v in equation.outputs):
-                continue
-            removed = _leaving_bytes(graph, members, equation.outputs)
-            inside = [v for v in equation.inputs if graph.values[v].producer in members]
-            kept = _leaving_bytes(graph, members, inside)
-            crossing = sum(graph.values[v].size_bytes for v in dict.fromkeys(inside))
-            if crossing - kept < removed:
-                members.remove(member)
-                for value in equation.outputs:
-                    del growth.owner[value], growth.positions[value]
-        block.members = sorted(members)
+            if member not in dropped and any(_made_by(graph, v, dropped) for v in equation.inputs):
+                dropped.add(member)
+        block.members = [member for member in block.members if member not in dropped]
+        for member in dropped:
+            for value in graph.equations[member].outputs:
+                del growth.owner[value], growth.positions[value]
+
+
+def _droppable(graph: Graph, block: Growing, returned: Set[int], from_blocks: Set[int]) -> set[int]:
+    members = set(block.members)
+    exits = _exits(graph, block.members, returned)
+    dropped: set[int] = set()
+    for member in reversed(block.members):
+        equation = graph.equations[member]
+        inner = members & exits.useful
+        last = not any(r in inner for v in equation.outputs for r in graph.readers[v])
+        if equation.primitive in OPERANDS or member not in exits.useful or not last:
+            continue  # a contraction is a member wherever it stands
+        if any(_is_returned(graph, returned, v) for v in equation.outputs):
+            continue
+        removed = _bytes(graph, (v for v in equation.outputs if v in exits.leaving))
+        read = from_blocks & set(equation.inputs)
+        if _bytes(graph, read - exits.leaving) < removed:
+            members.remove(member)
+            dropped.add(member)
+            exits.leaving |= read
+    return dropped
+
+
+def _cut(
+    graph: Graph, block: Growing, returned: Set[int], from_blocks: Set[int]
+) -> tuple[int, ...]:
+    """The crossing tensors of the point where least crosses, if that is less than leaves."""
+    exits = _exits(graph, block.members, returned)
+    waiting = {  # value -> forward readers inside the block that have not run yet
+        value: sum(r in exits.useful for r in graph.readers[value])
+        for member in block.members
+        for value in graph.equations[member].outputs
+    }
+    last_seed = max(block.seeds)
+    handed_out = _bytes(graph, exits.leaving)
+    entering = _entering(graph, block, exits, waiting.keys(), from_blocks)
+    crossing: dict[int, None] = {}
+    best: tuple[int, tuple[int, ...]] | None = None
+    for member in block.members:
+        if member not in exits.useful:
+            continue
+        equation = graph.equations[member]
+        if member > last_seed:
+            moved = _bytes(graph, crossing.keys() - exits.leaving) + entering[member]
+            enough = (
+                moved < handed_out
+                if equation.primitive in SPECIAL
+                else (2 * moved <= handed_out and handed_out > 0)
+            )
+            if enough and (best is None or moved < best[0]):
+                best = (moved, tuple(crossing))
+        for value in dict.fromkeys(equation.inputs):
+            if value in waiting:
+                waiting[value] -= 1
+                if not waiting[value]:
+                    crossing.pop(value, None)
+        for value in equation.outputs:
+            if value in exits.leaving:
+                handed_out -= graph.values[value].size_bytes
+            if waiting[value]:
+                crossing[value] = None
+    return best[1] if best else ()
+
+
+def _entering(
+    graph: Graph, block: Growing, exits: _Exits, made: Set[int], from_blocks: Set[int]
+) -> dict[int, int]:
+    """Per member: bytes of other blocks' values that it and the members after it read."""
+    seen: set[int] = set()
+    total = 0
+    entering: dict[int, int] = {}
+    for member in reversed(block.members):
+        if member in exits.useful:
+            new = (from_blocks & set(graph.equations[member].inputs)) - made - seen
+            seen |= new
+            total += _bytes(graph, new)
+        entering[member] = total
+    return entering
+
+
+def _exits(graph: Graph, members: Iterable[int], returned: Set[int]) -> _Exits:
+    inside = set(members)
+    exits = _Exits(set(), set())
+    for member in sorted(inside, reverse=True):
+        for value in graph.equations[member].outputs:
+            readers = graph.readers[value]
+            if value in returned or any(
+                r not in inside and _is_forward(graph, r, returned) for r in readers
+            ):
+                exits.leaving.add(value)
+                exits.useful.add(member)
+            elif any(r in exits.useful for r in readers):
+                exits.useful.add(member)
+    return exits
 
 
 def _is_returned(graph: Graph, returned: Set[int], value: int) -> bool:
@@ -63,72 +167,20 @@ def _is_returned(graph: Graph, returned: Set[int], value: int) -> bool:
     return value in returned or not returned.isdisjoint(stacked)
 
 
-def _leaving_bytes(graph: Graph, members: set[int], values: Iterable[int]) -> int:
-    """Bytes of those values that forward equations outside the block read."""
-    return sum(
-        graph.values[v].size_bytes
-        for v in dict.fromkeys(values)
-        if any(r not in members and _is_forward(graph, r) for r in graph.readers[v])
-    )
-
-
-def _cut(graph: Graph, block: Growing, returned: Set[int]) -> tuple[int, ...]:
-    inner = [m for m in block.members if m not in block.seeds]
-    if not any(graph.equations[m].primitive in OPERANDS or _is_part(graph, m) for m in inner):
-        return ()
-    best: tuple[int, tuple[int, ...]] | None = None
-    for crossing, leaving in _points(graph, block, returned):
-        moved = sum(graph.values[v].size_bytes for v in crossing)
-        handed_out = sum(graph.values[v].size_bytes for v in leaving)
-        if moved < handed_out and (best is None or moved < best[0]):
-            best = (moved, crossing)
-    return best[1] if best else ()
-
-
-def _points(
-    graph: Graph, block: Growing, returned: Set[int]
-) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """(values that cross, values the second half hands out) at every point worth a look."""
-    members = set(block.members)
-    produced: dict[int, list[int]] = {}  # value -> readers inside the block
-    leaves: set[int] = set()
-    for member in block.members:
-        for value in graph.equations[member].outputs:
-            readers = graph.readers[value]
-            produced[value] = [r for r in readers if r in members]
-            outside = (r for r in readers if r not in members)
-            if value in returned or any(_is_forward(graph, r) for r in outside):
-                leaves.add(value)
-    last_seed = max(block.seeds)
-    for member in block.members:
-        special = graph.equations[member].primitive in OPERANDS or _is_part(graph, member)
-        if member <= last_seed or not special:
-            continue
-        crossing = tuple(
-            value
-            for value, readers in produced.items()
-            if _producer(graph, value) < member and any(r >= member for r in readers)
-        )
-        leaving = [value for value in leaves if _producer(graph, value) >= member]
-        yield crossing, leaving
-
-
-def _is_forward(graph: Graph, reader: int) -> bool:
+def _is_forward(graph: Graph, reader: int, returned: Set[int]) -> bool:
     """Reads for the forward pass; stacking a residual for the backward loop does not count."""
     equation = graph.equations[reader]
     if equation.primitive == LOOP_STACK:
         stacked = equation.outputs[0]
-        return stacked in graph.outputs or any(
-            _is_forward(graph, r) for r in graph.readers[stacked]
+        return stacked in returned or any(
+            _is_forward(graph, r, returned) for r in graph.readers[stacked]
         )
     return equation.role is Role.FORWARD
 
 
-def _is_part(graph: Graph, member: int) -> bool:
-    return graph.equations[member].primitive in PARTS
+def _made_by(graph: Graph, value: int, equations: Set[int]) -> bool:
+    return graph.values[value].producer in equations
 
 
-def _producer(graph: Graph, value: int) -> int:
-    producer = graph.values[value].producer
-    assert producer is not None
-    return producer
+def _bytes(graph: Graph, values: Iterable[int]) -> int:
+    return sum(graph.values[value].size_bytes for value in values)
