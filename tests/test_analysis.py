@@ -153,7 +153,7 @@ def test_bad_input_says_what_and_how() -> None:
         (lambda: cfp.analyze(fine, w, x, mesh_shape="ab"), "one positive size per axis"),
     ]
     for call, message in cases:
-        with pytest.raises(cfp.CfpError, match="^[A-Z`]") as caught:
+        with pytest.raises(cfp.CfpError, match=r"^[A-Z`]") as caught:
             call()
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)

@@ -45,15 +45,16 @@ def find_recomputed(graph: Graph, contractions: Collection[int]) -> Recomputed:
     """
     same: dict[int, int] = {}
     repeats: set[int] = set()
-    if not graph.loops and not any(equation.recomputed for equation in graph.equations):
-        return Recomputed(same, frozenset())
     table: dict[tuple[object, ...], tuple[int, ...]] = {}
     by_op: dict[int, list[int]] = {}
     for index in sorted(contractions):
         by_op.setdefault(id(graph.equations[index].op), []).append(index)
     cotangents: set[int] = set()
+    varying = set(graph.inputs)  # depends on an argument
     last: int | None = None
     for equation in graph.equations:
+        if not varying.isdisjoint(equation.inputs):
+            varying.update(equation.outputs)
         loop = equation.loop
         twin = graph.loops[loop].twin if loop is not None else None
         inputs = tuple(same.get(value, value) for value in equation.inputs)
@@ -77,7 +78,10 @@ def find_recomputed(graph: Graph, contractions: Collection[int]) -> Recomputed:
                     same[output] = known
             continue
         sliced = equation.primitive == LOOP_SLICE and twin is not None
-        if not cotangents.isdisjoint(equation.inputs) or not (equation.recomputed or sliced):
+        again = equation.recomputed or sliced
+        if not again and key in table:  # a custom_vjp rule may repeat the forward pass, too
+            again = not varying.isdisjoint(equation.inputs)
+        if not cotangents.isdisjoint(equation.inputs) or not again:
             cotangents.update(equation.outputs)
             continue
         repeats.add(equation.index)

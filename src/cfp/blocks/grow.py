@@ -116,7 +116,9 @@ class Growth:
         if sources:
             for output in equation.outputs:
                 self.sources[output] = sources
-        elif all(v in self._from_parameter or v in self.graph.constants for v in inputs):
+        elif not self._from_parameter.isdisjoint(inputs) and all(
+            v in self._from_parameter or v not in self._varying for v in inputs
+        ):
             self._from_parameter.update(equation.outputs)
 
     def _is_seed(self, equation: Equation) -> bool:
@@ -132,6 +134,9 @@ class Growth:
         self.all_blocks.append(block)
         self._parent.append(block.index)
         self._depend(block, sources)
+        for source in sources:
+            if not self.all_blocks[source].ended_by:
+                self.all_blocks[source].ended_by[f"{equation.primitive} starts a block"] = None
         parameter = tuple(value in self._from_parameter for value in equation.inputs)
         dims = seed_dims(
             equation.op,

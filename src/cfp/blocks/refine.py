@@ -2,11 +2,12 @@
 
 A point of a block's program, after all its seeds, parts it in two. Resharding there moves the
 tensors that cross and would not leave the block anyway, and what the second half reads of other
-blocks; resharding after the block moves what the second half hands out. Where the crossing is smaller, keeping the block whole would hide a
-cheaper plan (the paper's Theorem 1, case 2), so `find_cuts` names the crossing tensors and the
-sweep runs again. The paper looks only before further contractions and operations that take a
-part of a tensor. Other points are looked at too, for casts and several ways out, but there the
-crossing must be half or less: a token appended to a sequence is not worth a block of its own.
+blocks; resharding after the block moves what the second half hands out. Where the crossing is
+smaller, keeping the block whole would hide a cheaper plan (the paper's Theorem 1, case 2), so
+`find_cuts` names the crossing tensors and the sweep runs again. The paper looks only before
+further contractions and operations that take a part of a tensor. Other points are looked at too,
+for casts and several ways out, but there the crossing must be half or less: a token appended to
+a sequence is not worth a block of its own.
 
 `trim` does the same at a block's end, one equation at a time: a last equation whose result only
 others read goes to its reader if less crosses then (the square in a norm of the residual stream).

@@ -10,8 +10,8 @@ the first of them. What is recomputed goes where it is read first.
 An update equation belongs with the one segment whose gradients it depends on, or whose
 parameters it serves. What depends on several and serves several (a global norm) is the shared
 epilogue; what one segment contributes to it (its sum of squares) runs with that segment's
-backward part. What depends on no gradient and serves several (a step counter, a schedule) runs
-before all of them.
+backward part. What depends on arguments alone and serves several (a step counter, a schedule)
+runs before everything.
 """
 
 from __future__ import annotations
@@ -161,19 +161,13 @@ def _assign_update(
         down, up = depends[equation.index], serves[equation.index]
         single = next((mask for mask in (down, up) if mask.bit_count() == 1), 0)
         owner[equation.index] = single.bit_length() - 1 if single else None
-    return _phases(graph, update, owner, depends)
+    return _phases(graph, update, owner)
 
 
-def _phases(
-    graph: Graph,
-    update: Sequence[Equation],
-    owner: Mapping[int, int | None],
-    depends: Mapping[int, int],
-) -> Home:
+def _phases(graph: Graph, update: Sequence[Equation], owner: Mapping[int, int | None]) -> Home:
     """Splits what is shared, and what that needs of a segment, from the segment's own update."""
-    early = _ancestors(
-        graph, update, {e for e in owner if owner[e] is None and not depends[e]}, owner
-    )
+    from_arguments = _from_arguments(graph, update)
+    early = _ancestors(graph, update, {e for e in from_arguments if owner[e] is None}, owner)
     needed = _ancestors(graph, update, {e for e in owner if owner[e] is None}, owner)
     late: set[int] = set()  # what the epilogue computes
     home: Home = {}
@@ -192,6 +186,16 @@ def _phases(
             known = [s for s, phase in read if phase is Phase.UPDATE and s is not None]
             home[equation.index] = (max([segment, *known]), Phase.UPDATE)
     return home
+
+
+def _from_arguments(graph: Graph, update: Sequence[Equation]) -> set[int]:
+    """Update equations that no forward or backward equation stands behind."""
+    found: set[int] = set()
+    for equation in update:
+        producers = (graph.values[value].producer for value in equation.inputs)
+        if all(producer is None or producer in found for producer in producers):
+            found.add(equation.index)
+    return found
 
 
 def _ancestors(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from cfp.blocks import Blocks
+from cfp.blocks import Block, Blocks
 from cfp.segments.assign import assign
 from cfp.segments.cover import Item, cover, name
 from cfp.segments.fingerprint import Printer, digest
@@ -21,7 +21,7 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
         Item(
             mark.kind,
             mark.wiring,
-            len(block.candidates) + block.negligible,
+            _choices(block, blocks.mesh_shape),
             block.loop,
             graph.trips(block.loop),
         )
@@ -49,6 +49,11 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
     segment_of_block = [s.index for s in segments for _ in s.blocks]
     home = assign(graph, blocks, segment_of_block)
     return Segments(tuple(segments), tuple(kinds), _parts(graph, home, len(segments)), home)
+
+
+def _choices(block: Block, mesh_shape: Sequence[int]) -> int:
+    """How many ways one mesh axis can split the block: the size of the space but for axes."""
+    return max(len(block.strategies((size,))) for size in mesh_shape)
 
 
 def _kind(
@@ -81,8 +86,8 @@ def _parts(
     graph: Graph, home: Mapping[int, tuple[int | None, Phase]], count: int
 ) -> tuple[Part, ...]:
     """All parts in running order."""
-    order: list[tuple[int | None, Phase]] = [(i, Phase.FORWARD) for i in range(count)]
-    order.append((None, Phase.SCHEDULE))
+    order: list[tuple[int | None, Phase]] = [(None, Phase.SCHEDULE)]
+    order += [(i, Phase.FORWARD) for i in range(count)]
     order += [(i, Phase.BACKWARD) for i in reversed(range(count))]
     order.append((None, Phase.EPILOGUE))
     order += [(i, Phase.UPDATE) for i in range(count)]

@@ -16,7 +16,8 @@ compared by hash, and their length is bounded, so the work grows linearly with t
 blocks.
 
 The charge is exact when every occurrence of a chosen segment is used, which holds for models
-made of repeated layers; otherwise `cover` drops segments one at a time while that helps.
+made of repeated layers. For other sequences `cover` also searches with shorter runs only and
+with segments banned one at a time, and keeps the best by `score`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ EPSILON = 1e-9
 
 Run = tuple[int, int]  # start, stop
 Cost = tuple[float, ...]  # stray, distinct, space, runs
+Options = list[list[tuple[int, Hashable, int]]]  # per start: (stop, name, space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ class Item:
 def cover(items: Sequence[Item], max_space: int = MAX_SPACE) -> list[Run]:
     """Cuts the sequence into runs; `name` tells which of them are the same segment."""
     options = _options(items, max_space)
+    longest = max((len(row) for row in options), default=0)
+    found: list[list[Run]] = [
+        _search(items, [row[:bound] for row in options]) for bound in range(1, longest + 1)
+    ]
+    return min(found, key=lambda runs: score(items, runs), default=[])
+
+
+def _search(items: Sequence[Item], options: Options) -> list[Run]:
+    """A shortest path, then again without one of its segments while that is better."""
     count = Counter(key for row in options for _, key, _ in row)
     banned: set[Hashable] = set()
     best = _shortest(items, options, count, banned)
@@ -71,9 +82,9 @@ def name(items: Sequence[Item], run: Run) -> Hashable:
     )
 
 
-def _options(items: Sequence[Item], max_space: int) -> list[list[tuple[int, Hashable, int]]]:
+def _options(items: Sequence[Item], max_space: int) -> Options:
     """Per start: (stop, name, space) of every run that may be a segment."""
-    options: list[list[tuple[int, Hashable, int]]] = []
+    options: Options = []
     for start in range(len(items)):
         row: list[tuple[int, Hashable, int]] = []
         seen: set[int] = set()
@@ -94,7 +105,7 @@ def _options(items: Sequence[Item], max_space: int) -> list[list[tuple[int, Hash
 
 def _shortest(
     items: Sequence[Item],
-    options: list[list[tuple[int, Hashable, int]]],
+    options: Options,
     count: Counter[Hashable],
     banned: set[Hashable],
 ) -> list[Run]:

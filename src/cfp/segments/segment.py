@@ -14,12 +14,12 @@ from cfp.trace import Graph
 class Phase(enum.Enum):
     """A part runs in one pass of the step.
 
-    Schedule and epilogue are what the update shares: before the gradients (step counters), and
-    of them (a global norm).
+    Schedule and epilogue are what the update shares: of the arguments alone (step counters),
+    and of the gradients (a global norm).
     """
 
-    FORWARD = "forward"
     SCHEDULE = "schedule"
+    FORWARD = "forward"
     BACKWARD = "backward"
     EPILOGUE = "epilogue"
     UPDATE = "update"

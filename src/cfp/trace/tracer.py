@@ -88,7 +88,8 @@ def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[E
             under_autodiff.update(equation.outputs)
     for index in range(len(equations) - 1, -1, -1):
         equation = equations[index]
-        if equation.role is not Role.FORWARD or index not in inliner.outside_autodiff:
+        outside = index in inliner.outside_autodiff and equation.loop is None
+        if equation.role is not Role.FORWARD or not outside:
             continue
         users = [user for output in equation.outputs for user in readers[output]]
         served = all(equations[user].role is Role.UPDATE for user in users)
