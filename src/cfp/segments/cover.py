@@ -15,9 +15,10 @@ The first keeps the embedding out of the first layer's segment, and so the layer
 compared by hash, and their length is bounded, so the work grows linearly with the number of
 blocks.
 
-The charge is exact when every occurrence of a chosen segment is used, which holds for models
-made of repeated layers. For other sequences `cover` also searches with shorter runs only and
-with segments banned one at a time, and keeps the best by `score`.
+No cover costs less than its charge, so a path that costs what it was charged is the best of all.
+That holds when every occurrence of a chosen segment is used, as in models made of repeated
+layers. For other sequences `cover` also searches with shorter runs only and with segments banned
+one at a time, and keeps the best by `score`.
 """
 
 from __future__ import annotations
@@ -51,21 +52,22 @@ class Item:
 def cover(items: Sequence[Item], max_space: int = MAX_SPACE) -> list[Run]:
     """Cuts the sequence into runs; `name` tells which of them are the same segment."""
     options = _options(items, max_space)
-    longest = max((len(row) for row in options), default=0)
-    found: list[list[Run]] = [
-        _search(items, [row[:bound] for row in options]) for bound in range(1, longest + 1)
-    ]
-    return min(found, key=lambda runs: score(items, runs), default=[])
+    best, charged = _shortest(items, options, banned=set())
+    if not _less(charged, score(items, best)):
+        return best
+    found = [best]
+    for bound in range(1, max(map(len, options)) + 1):
+        found.append(_search(items, [row[:bound] for row in options]))
+    return min(found, key=lambda runs: score(items, runs))
 
 
 def _search(items: Sequence[Item], options: Options) -> list[Run]:
     """A shortest path, then again without one of its segments while that is better."""
-    count = Counter(key for row in options for _, key, _ in row)
     banned: set[Hashable] = set()
-    best = _shortest(items, options, count, banned)
+    best, _ = _shortest(items, options, banned)
     used = Counter(name(items, run) for run in best)
     for key in sorted(used, key=lambda key: (used[key], repr(key))):
-        trial = _shortest(items, options, count, banned | {key})
+        trial, _ = _shortest(items, options, banned | {key})
         if trial and score(items, trial) < score(items, best):
             best = trial
             banned.add(key)
@@ -106,10 +108,10 @@ def _options(items: Sequence[Item], max_space: int) -> Options:
 def _shortest(
     items: Sequence[Item],
     options: Options,
-    count: Counter[Hashable],
     banned: set[Hashable],
-) -> list[Run]:
-    """Cheapest path over cut positions; empty if the banned runs leave none."""
+) -> tuple[list[Run], Cost]:
+    """Cheapest path over cut positions and its charge; empty if the banned runs leave none."""
+    count = Counter(key for row in options for _, key, _ in row)
     kinds = Counter(item.kind for item in items)
     repeats = list(accumulate((kinds[item.kind] > 1 for item in items), initial=0))
     infinity: Cost = (math.inf, math.inf, math.inf, math.inf)
@@ -131,10 +133,10 @@ def _shortest(
     start = 0
     while start < len(items):
         if cost[start] == infinity:
-            return []
+            return [], infinity
         path.append((start, choice[start]))
         start = choice[start]
-    return path
+    return path, cost[0]
 
 
 def _less(a: Cost, b: Cost) -> bool:
