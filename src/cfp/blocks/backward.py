@@ -2,8 +2,7 @@
 
 They share an operand with it, and the other operand is the cotangent of its result. The
 backward pass visits the forward one in reverse, so the match only ever moves towards the start;
-that settles weights used in several places. What `jax.checkpoint` computes again is recognised
-by value numbering: same operation on the same values.
+that settles weights used in several places.
 """
 
 from __future__ import annotations
@@ -11,103 +10,16 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
 from cfp.blocks.operands import OPERANDS
-from cfp.trace import LOOP_SLICE, LOOP_STACK, Graph, Role
+from cfp.blocks.recompute import Recomputed
+from cfp.trace import Graph, Role
 
 # the backward pass of a lookup adds into the table instead of looking up
 SCATTERS = frozenset({"scatter-add", "scatter_add"})
 CONTRACTING = frozenset(OPERANDS) | SCATTERS
 VIEWS = frozenset({"rev", "transpose", "reshape", "convert_element_type", "copy", "squeeze"})
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputed:
-    """What the backward pass computes again.
-
-    `same` maps a value of the backward pass to the forward value it repeats, where known;
-    `equations` are those that repeat the forward pass rather than carry a cotangent.
-    """
-
-    same: Mapping[int, int]
-    equations: frozenset[int]
-
-
-def find_recomputed(graph: Graph, contractions: Collection[int]) -> Recomputed:
-    """Value numbering of what `jax.checkpoint` recomputes and of what backward loops read.
-
-    Autodiff may rewrite what it recomputes (a softmax by its derivative rule), and value
-    numbering loses the thread there. A recomputed contraction picks it up again: it does the
-    same operation on one of the same operands or, failing that, is the next of its kind, for
-    recomputation repeats the forward pass in order.
-    """
-    same: dict[int, int] = {}
-    repeats: set[int] = set()
-    table: dict[tuple[object, ...], tuple[int, ...]] = {}
-    by_op: dict[int, list[int]] = {}
-    for index in sorted(contractions):
-        by_op.setdefault(id(graph.equations[index].op), []).append(index)
-    cotangents: set[int] = set()
-    varying = set(graph.inputs)  # depends on an argument
-    last: int | None = None
-    for equation in graph.equations:
-        if not varying.isdisjoint(equation.inputs):
-            varying.update(equation.outputs)
-        loop = equation.loop
-        twin = graph.loops[loop].twin if loop is not None else None
-        inputs = tuple(same.get(value, value) for value in equation.inputs)
-        # one stacked tensor sliced in two loops gives two values; all else is in the inputs
-        place = (loop if twin is None else twin) if equation.primitive == LOOP_SLICE else None
-        key = (id(equation.op), inputs, place)
-        by_operand = [(id(equation.op), i, value) for i, value in enumerate(inputs)][::-1]
-        if equation.role is not Role.BACKWARD:
-            table.setdefault(key, equation.outputs)
-            if equation.index in contractions:
-                for part in by_operand:
-                    table.setdefault(part, equation.outputs)
-            continue
-        if equation.primitive == "optimization_barrier" and equation.recomputed:
-            for output, operand, known in zip(
-                equation.outputs, equation.inputs, inputs, strict=True
-            ):
-                if operand in cotangents:
-                    cotangents.add(output)
-                else:
-                    same[output] = known
-            continue
-        sliced = equation.primitive == LOOP_SLICE and twin is not None
-        again = equation.recomputed or sliced
-        if not again and key in table:  # a custom_vjp rule may repeat the forward pass, too
-            again = not varying.isdisjoint(equation.inputs)
-        if not cotangents.isdisjoint(equation.inputs) or not again:
-            cotangents.update(equation.outputs)
-            continue
-        repeats.add(equation.index)
-        contracts = equation.primitive in OPERANDS
-        keys = [key, *by_operand] if contracts else [key]
-        found = next((table[k] for k in keys if k in table), None)
-        if found is None and sliced:
-            found = _stacked(graph, inputs[0])
-        if found is None and contracts and last is not None:
-            later = by_op.get(id(equation.op), [])
-            position = bisect.bisect_right(later, last)
-            if position < len(later):
-                found = graph.equations[later[position]].outputs
-        if found is not None:
-            same.update(zip(equation.outputs, found, strict=True))
-            if contracts:
-                last = graph.values[found[0]].producer
-    return Recomputed(same, frozenset(repeats))
-
-
-def _stacked(graph: Graph, value: int) -> tuple[int, ...] | None:
-    """What a forward loop stacked into this value, one iteration of it."""
-    producer = graph.values[value].producer
-    if producer is None or graph.equations[producer].primitive != LOOP_STACK:
-        return None
-    return graph.equations[producer].inputs
 
 
 def match_backward(

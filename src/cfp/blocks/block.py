@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cfp.blocks.backward import Recomputed
+from cfp.blocks.recompute import Recomputed
 from cfp.trace import Graph, source_line
 
 

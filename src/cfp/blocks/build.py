@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from cfp.blocks.backward import Recomputed, find_recomputed, match_backward
+from cfp.blocks.backward import match_backward
 from cfp.blocks.block import Block, Blocks, Candidate
 from cfp.blocks.contraction import flops
-from cfp.blocks.grow import Growing, Growth
+from cfp.blocks.grow import Growth
 from cfp.blocks.operands import OPERANDS
 from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
+from cfp.blocks.recompute import Recomputed, find_recomputed
 from cfp.blocks.refine import find_cuts, trim
+from cfp.blocks.state import Growing
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
 

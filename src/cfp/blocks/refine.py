@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from cfp.blocks.grow import Growing, Growth
+from cfp.blocks.grow import Growth
 from cfp.blocks.operands import OPERANDS
+from cfp.blocks.state import Growing
 from cfp.trace import LOOP_STACK, Graph, Role
 
 SPECIAL = frozenset(OPERANDS) | {
@@ -44,19 +45,17 @@ class _Exits:
 
 def find_cuts(growth: Growth) -> frozenset[int]:
     """The values at which blocks of this sweep should be split."""
-    graph, returned = growth.graph, frozenset(growth.graph.outputs)
+    graph = growth.graph
     return frozenset(
-        value
-        for block in growth.blocks
-        for value in _cut(graph, block, returned, growth.sources.keys())
+        value for block in growth.blocks for value in _cut(graph, block, growth.sources.keys())
     )
 
 
 def trim(growth: Growth) -> None:
     """Drops last members from blocks while that makes what leaves the block smaller."""
-    graph, returned = growth.graph, frozenset(growth.graph.outputs)
+    graph = growth.graph
     for block in growth.blocks:
-        dropped = _droppable(graph, block, returned, growth.sources.keys())
+        dropped = _droppable(graph, block, growth.sources.keys())
         for member in block.members:  # what only the backward pass reads follows
             equation = graph.equations[member]
             if member not in dropped and any(_made_by(graph, v, dropped) for v in equation.inputs):
@@ -67,9 +66,9 @@ def trim(growth: Growth) -> None:
                 del growth.owner[value], growth.positions[value]
 
 
-def _droppable(graph: Graph, block: Growing, returned: Set[int], from_blocks: Set[int]) -> set[int]:
+def _droppable(graph: Graph, block: Growing, from_blocks: Set[int]) -> set[int]:
     members = set(block.members)
-    exits = _exits(graph, block.members, returned)
+    exits = _exits(graph, block.members)
     dropped: set[int] = set()
     for member in reversed(block.members):
         equation = graph.equations[member]
@@ -77,7 +76,7 @@ def _droppable(graph: Graph, block: Growing, returned: Set[int], from_blocks: Se
         last = not any(r in inner for v in equation.outputs for r in graph.readers[v])
         if equation.primitive in OPERANDS or member not in exits.useful or not last:
             continue  # a contraction is a member wherever it stands
-        if any(_is_returned(graph, returned, v) for v in equation.outputs):
+        if any(_is_returned(graph, v) for v in equation.outputs):
             continue
         removed = _bytes(graph, (v for v in equation.outputs if v in exits.leaving))
         read = from_blocks & set(equation.inputs)
@@ -88,11 +87,9 @@ def _droppable(graph: Graph, block: Growing, returned: Set[int], from_blocks: Se
     return dropped
 
 
-def _cut(
-    graph: Graph, block: Growing, returned: Set[int], from_blocks: Set[int]
-) -> tuple[int, ...]:
+def _cut(graph: Graph, block: Growing, from_blocks: Set[int]) -> tuple[int, ...]:
     """The crossing tensors of the point where least crosses, if that is less than leaves."""
-    exits = _exits(graph, block.members, returned)
+    exits = _exits(graph, block.members)
     waiting = {  # value -> forward readers inside the block that have not run yet
         value: sum(r in exits.useful for r in graph.readers[value])
         for member in block.members
@@ -145,14 +142,14 @@ def _entering(
     return entering
 
 
-def _exits(graph: Graph, members: Iterable[int], returned: Set[int]) -> _Exits:
+def _exits(graph: Graph, members: Iterable[int]) -> _Exits:
     inside = set(members)
     exits = _Exits(set(), set())
     for member in sorted(inside, reverse=True):
         for value in graph.equations[member].outputs:
             readers = graph.readers[value]
-            if value in returned or any(
-                r not in inside and _is_forward(graph, r, returned) for r in readers
+            if value in graph.returned or any(
+                r not in inside and _is_forward(graph, r) for r in readers
             ):
                 exits.leaving.add(value)
                 exits.useful.add(member)
@@ -161,20 +158,20 @@ def _exits(graph: Graph, members: Iterable[int], returned: Set[int]) -> _Exits:
     return exits
 
 
-def _is_returned(graph: Graph, returned: Set[int], value: int) -> bool:
+def _is_returned(graph: Graph, value: int) -> bool:
     """A result of the step, itself or stacked by its loop."""
     readers = [graph.equations[r] for r in graph.readers[value]]
     stacked = [r.outputs[0] for r in readers if r.primitive == LOOP_STACK]
-    return value in returned or not returned.isdisjoint(stacked)
+    return value in graph.returned or not graph.returned.isdisjoint(stacked)
 
 
-def _is_forward(graph: Graph, reader: int, returned: Set[int]) -> bool:
+def _is_forward(graph: Graph, reader: int) -> bool:
     """Reads for the forward pass; stacking a residual for the backward loop does not count."""
     equation = graph.equations[reader]
     if equation.primitive == LOOP_STACK:
         stacked = equation.outputs[0]
-        return stacked in returned or any(
-            _is_forward(graph, r, returned) for r in graph.readers[stacked]
+        return stacked in graph.returned or any(
+            _is_forward(graph, r) for r in graph.readers[stacked]
         )
     return equation.role is Role.FORWARD
 

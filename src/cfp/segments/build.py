@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from cfp.blocks import Block, Blocks
 from cfp.segments.assign import assign
 from cfp.segments.cover import Item, cover, name
+from cfp.segments.edges import edges
 from cfp.segments.fingerprint import Printer, digest
 from cfp.segments.segment import Kind, Part, Phase, Segment, Segments
 from cfp.trace import Graph
@@ -103,15 +104,4 @@ def _parts(
 
 def cut_part(graph: Graph, segment: int | None, phase: Phase, equations: Sequence[int]) -> Part:
     """Names the tensors that cross the edge of a set of equations."""
-    inside = set(equations)
-    made = {value for e in equations for value in graph.equations[e].outputs}
-    read = dict.fromkeys(value for e in equations for value in graph.equations[e].inputs)
-    inputs = tuple(v for v in read if v not in made and v not in graph.constants)
-    returned = set(graph.outputs)
-    outputs = tuple(
-        value
-        for e in equations
-        for value in graph.equations[e].outputs
-        if value in returned or any(reader not in inside for reader in graph.readers[value])
-    )
-    return Part(segment, phase, tuple(equations), inputs, outputs)
+    return Part(segment, phase, tuple(equations), *edges(graph, equations))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfp.blocks import Blocks
+from cfp.segments.edges import edges
 from cfp.segments.segment import Segments
 from cfp.trace import LOOP_PRIMITIVES, Graph
 from cfp.trace.evaluate import run_straight
@@ -103,23 +104,16 @@ def _forward_loop(graph: Graph, loop: int | None) -> int | None:
 def _program(
     graph: Graph, blocks: Blocks, segment: int, times: int, equations: list[int]
 ) -> Program:
-    inside = set(equations)
-    made = {value for e in equations for value in graph.equations[e].outputs}
-    read = dict.fromkeys(value for e in equations for value in graph.equations[e].inputs)
-    outer = [v for v in read if v not in made and v not in graph.constants]
+    outer, outputs = edges(graph, equations)
+    inner = {
+        v for e in equations for v in (*graph.equations[e].inputs, *graph.equations[e].outputs)
+    }
     same = blocks.recomputed.same
     aliases = {
         value: same[value]
         for value in outer
-        if _is_slice(graph, value) and same.get(value) in made | read.keys()
+        if _is_slice(graph, value) and same.get(value) in inner
     }
-    returned = set(graph.outputs)
-    outputs = tuple(
-        value
-        for e in equations
-        for value in graph.equations[e].outputs
-        if value in returned or any(reader not in inside for reader in graph.readers[value])
-    )
     return Program(
         segment=segment,
         times=times,

@@ -133,6 +133,7 @@ class Graph:
     constants: Mapping[int, Any]
     loops: tuple[Loop, ...]
     readers: tuple[tuple[int, ...], ...]
+    returned: frozenset[int]  # `outputs` as a set
     trace_s: float
 
     def role(self, role: Role) -> Iterator[Equation]:

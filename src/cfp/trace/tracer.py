@@ -48,6 +48,7 @@ def trace(step: Callable[..., Any], *args: Any) -> Graph:
         constants=inliner.constants,
         loops=tuple(inliner.loops),
         readers=readers,
+        returned=frozenset(outputs),
         trace_s=traced_s,
     )
 
