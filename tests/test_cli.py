@@ -20,6 +20,9 @@ def make_step():
 
 def not_a_step():
     return 42
+
+def raises():
+    raise FileNotFoundError("data.bin")
 """
 
 
@@ -69,6 +72,9 @@ def test_your_own_step(
         1,
         "cfp: `user_project:not_a_step` must return (step, args), not a int.\n",
     )
+    code, _, err = run(capsys, "analyze", "user_project:raises")
+    assert code == 1
+    assert "`user_project:raises` failed: FileNotFoundError: data.bin (user_project.py:" in err
     code, _, err = run(capsys, "analyze", "user_project:missing")
     assert code == 1
     assert "`user_project` has no function `missing`" in err

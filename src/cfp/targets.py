@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,10 +48,15 @@ def _call(target: str) -> tuple[Step, tuple[Any, ...]]:
             f"Cannot import `{module_name}`: {error}. Run from your project's folder, "
             "or install the project."
         ) from error
+    except Exception as error:
+        raise CfpError(f"Importing `{module_name}` failed: {_said(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise CfpError(f"`{module_name}` has no function `{function_name}`: check the spelling.")
-    result = function()
+    try:
+        result = function()
+    except Exception as error:
+        raise CfpError(f"`{target}` failed: {_said(error)}") from error
     if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]):
         raise CfpError(f"`{target}` must return (step, args), not a {type(result).__name__}.")
     step, args = result
@@ -59,3 +65,10 @@ def _call(target: str) -> tuple[Step, tuple[Any, ...]]:
             f"`{target}` must return (step, args) with args a tuple, not a {type(args).__name__}."
         )
     return step, tuple(args)
+
+
+def _said(error: Exception) -> str:
+    """An error of the user's code in one line, with the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+    return f"{type(error).__name__}: {message} ({os.path.basename(frame.filename)}:{frame.lineno})."

@@ -161,10 +161,15 @@ def _assign_update(
         down, up = depends[equation.index], serves[equation.index]
         single = next((mask for mask in (down, up) if mask.bit_count() == 1), 0)
         owner[equation.index] = single.bit_length() - 1 if single else None
-    return _phases(graph, update, owner)
+    return _phases(graph, update, owner, depends)
 
 
-def _phases(graph: Graph, update: Sequence[Equation], owner: Mapping[int, int | None]) -> Home:
+def _phases(
+    graph: Graph,
+    update: Sequence[Equation],
+    owner: Mapping[int, int | None],
+    depends: Mapping[int, int],
+) -> Home:
     """Splits what is shared, and what that needs of a segment, from the segment's own update."""
     from_arguments = _from_arguments(graph, update)
     early = _ancestors(graph, update, {e for e in from_arguments if owner[e] is None}, owner)
@@ -176,7 +181,10 @@ def _phases(graph: Graph, update: Sequence[Equation], owner: Mapping[int, int | 
         segment = owner[equation.index]
         if equation.index in early:
             home[equation.index] = (None, Phase.SCHEDULE)
-        elif segment is None or (equation.index in needed and not late.isdisjoint(producers)):
+        elif segment is None or (
+            equation.index in needed
+            and (depends[equation.index].bit_count() > 1 or not late.isdisjoint(producers))
+        ):
             late.add(equation.index)
             home[equation.index] = (None, Phase.EPILOGUE)
         elif equation.index in needed:

@@ -59,9 +59,9 @@ def _make_jaxpr(step: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Any
     except CfpError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines() or [""]
+        reason = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
         raise CfpError(
-            f"The step does not trace: {type(error).__name__}: {reason[0]} "
+            f"The step does not trace: {type(error).__name__}: {reason}. "
             "Check that jax.jit(step)(*args) works."
         ) from error
 
