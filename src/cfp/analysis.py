@@ -10,7 +10,7 @@ from typing import Any
 
 from cfp.blocks import Block, Blocks, build_blocks
 from cfp.errors import CfpError
-from cfp.segments import Kind, Segment, Segments, build_segments
+from cfp.segments import DistinctSegment, Segment, Segments, build_segments
 from cfp.trace import Graph, Role, source_line, trace
 
 
@@ -34,7 +34,7 @@ class Analysis:
         return self.cut.segments
 
     @property
-    def distinct_segments(self) -> tuple[Kind, ...]:
+    def distinct_segments(self) -> tuple[DistinctSegment, ...]:
         return self.cut.kinds
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -145,9 +144,6 @@ class Blocks:
     sources: Mapping[int, frozenset[int]]  # value -> blocks it comes from directly
     parameters: frozenset[int]  # argument values that training updates
     mesh_shape: tuple[int, ...]
-
-    def space(self) -> int:
-        return math.prod(len(block.strategies(self.mesh_shape)) for block in self.blocks)
 
     def show(self, graph: Graph) -> str:
         return "\n".join(block.show(graph) for block in self.blocks)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cfp.analysis import Analysis
 from cfp.blocks import Block
-from cfp.segments import Kind
+from cfp.segments import DistinctSegment
 from cfp.trace import Graph, source_line
 
 
@@ -47,7 +47,7 @@ def _kinds_table(analysis: Analysis) -> Table:
     return table
 
 
-def space_text(kind: Kind) -> str:
+def space_text(kind: DistinctSegment) -> str:
     """The size of a search space as the paper writes it: `3^4 = 81`."""
     runs = sorted(Counter(kind.strategies).items())
     product = " · ".join(f"{base}^{power}" if power > 1 else str(base) for base, power in runs)

@@ -9,7 +9,7 @@ from cfp.segments.assign import assign
 from cfp.segments.cover import Item, cover, name
 from cfp.segments.edges import edges
 from cfp.segments.fingerprint import Printer, digest
-from cfp.segments.segment import Kind, Part, Phase, Segment, Segments
+from cfp.segments.segment import DistinctSegment, Part, Phase, Segment, Segments
 from cfp.trace import Graph
 
 
@@ -64,7 +64,7 @@ def _kind(
     printer: Printer,
     items: Sequence[Item],
     counts: Sequence[int],
-) -> Kind:
+) -> DistinctSegment:
     # the first occurrence may also compute what all share (masks, tables): prefer the second
     representative = found[1] if len(found) > 1 else found[0]
     run = segments[representative].blocks
@@ -72,7 +72,7 @@ def _kind(
     lines = [printer.texts[items[i].kind] for i in run]
     lines.append(f"wiring: {[part[1] for part in name(items, bounds)]}")  # type: ignore[attr-defined]
     text = "\n".join(lines)
-    return Kind(
+    return DistinctSegment(
         index=index,
         fingerprint=digest(text),
         text=text,

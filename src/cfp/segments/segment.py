@@ -58,8 +58,8 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A distinct segment: what is profiled once. `representative` is the occurrence to use."""
+class DistinctSegment:
+    """What is profiled once for all its occurrences; `representative` is the one to use."""
 
     index: int
     fingerprint: str
@@ -79,7 +79,7 @@ class Segments:
     """The step as a sequence of segments and, in running order, the parts of all of them."""
 
     segments: tuple[Segment, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DistinctSegment, ...]
     parts: tuple[Part, ...]
     home: Mapping[int, tuple[int | None, Phase]]  # equation -> its part
 
