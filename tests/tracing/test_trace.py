@@ -81,6 +81,19 @@ def test_a_gradient_inside_the_loss_is_forward() -> None:
     assert forward == 2, "the product and its derivative, both needed by the loss"
 
 
+def test_a_gradient_that_a_second_pass_needs_is_forward() -> None:
+    """Sharpness-aware minimisation: a gradient, a perturbed forward pass, its gradient."""
+
+    def step(w: Any, x: Any) -> Any:
+        perturbed = w + 0.1 * jax.grad(loss)(w, x)
+        return w - 0.1 * jax.grad(loss)(perturbed, x)
+
+    found = roles(trace(step, W, X))
+    assert found["forward"]["dot_general"] == 3
+    assert found["backward"]["dot_general"] == 1
+    assert set(found["update"]) == {"mul", "sub"}
+
+
 def test_a_forward_function_has_no_other_role() -> None:
     assert {e.role for e in trace(loss, W, X).equations} == {Role.FORWARD}
 

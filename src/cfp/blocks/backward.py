@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from cfp.blocks.operands import OPERANDS
 from cfp.blocks.recompute import Recomputed
@@ -47,12 +47,14 @@ def match_backward(
     taken: Counter[tuple[int, object]] = Counter()
     reached = len(graph.equations)
 
-    def find_slots(backward: int, value: int) -> Iterator[tuple[bool, int, object]]:
+    def find_slots(
+        backward: int, value: int, fits: Callable[[Graph, int, int], bool]
+    ) -> Iterator[tuple[bool, int, object]]:
         """(gives a gradient that is wanted, forward contraction, value), latest first."""
         for forward in reversed(by_operand.get(value, ())):
             operands = graph.equations[forward].inputs
             free = taken[forward, value] < max(1, operands.count(value))
-            if forward <= reached and free and _differentiates(graph, backward, forward):
+            if forward <= reached and free and fits(graph, backward, forward):
                 others = [v for v in operands if value not in (v, _base(graph, v))] or operands
                 wanted = not differentiable.isdisjoint(others)
                 yield wanted, forward, value
@@ -71,12 +73,16 @@ def match_backward(
                     by_operand.setdefault(value, []).append(twin)
             continue
         known = [same.get(v, v) for v in equation.inputs]
+        exact = dict.fromkeys([*known, *equation.inputs])
+        views = dict.fromkeys(_base(graph, v) for v in known)
         slots: list[tuple[bool, int, object]] = []
-        for value in dict.fromkeys([*known, *equation.inputs]):
-            slots += find_slots(equation.index, value)
-        if not slots:  # a view of an operand is second best: several contractions may share it
-            for value in dict.fromkeys(_base(graph, v) for v in known):
-                slots += find_slots(equation.index, value)
+        for values, fits in (
+            (exact, _differentiates),
+            (views, _differentiates),  # second best: several contractions may share a view
+            (exact, _same_sort),  # a cotangent that is the same for all rows is smaller
+        ):
+            if not slots:
+                slots = [s for value in values for s in find_slots(equation.index, value, fits)]
         best = max(slots, key=lambda slot: slot[:2], default=None)
         slot = best[1:] if best else None
         if slot is None and equation.recomputed:
@@ -118,11 +124,16 @@ def _by_shape(
     return None
 
 
+def _same_sort(graph: Graph, backward: int, forward: int) -> bool:
+    """Lookups are differentiated by adding into a table, products by products."""
+    scatters = graph.equations[backward].primitive in SCATTERS
+    return scatters == (graph.equations[forward].primitive == "gather")
+
+
 def _differentiates(graph: Graph, backward: int, forward: int) -> bool:
     """One operand of the backward contraction has as many elements as the forward result."""
-    kind = graph.equations[backward].primitive
-    if (kind in SCATTERS) != (graph.equations[forward].primitive == "gather"):
-        return False
     count = math.prod(graph.values[graph.equations[forward].outputs[0]].shape)
     inputs = graph.equations[backward].inputs
-    return any(math.prod(graph.values[v].shape) == count for v in inputs)
+    return _same_sort(graph, backward, forward) and any(
+        math.prod(graph.values[v].shape) == count for v in inputs
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.source_info_util import Transform
 from jax.extend import core as jex
 
 from cfp.affine import op_map
@@ -36,7 +37,6 @@ CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
     "remat": "jaxpr",
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
@@ -291,8 +291,8 @@ def _scan_arity(eqn: Any) -> tuple[int, int]:
 def _first_transform(name_stack: Any) -> str:
     """`jvp` or `transpose`, whichever is outermost in JAX's name stack, or nothing."""
     for element in name_stack.stack:
-        if type(element).__name__ == "Transform" and element.name in ("jvp", "transpose"):
-            return str(element.name)
+        if isinstance(element, Transform) and element.name in ("jvp", "transpose"):
+            return element.name
     return ""
 
 

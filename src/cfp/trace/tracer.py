@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from cfp.errors import CfpError
-from cfp.trace.graph import Equation, Graph, Role
+from cfp.trace.graph import Equation, Graph, Role, Value
 from cfp.trace.inline import Context, Inliner
 from cfp.trace.paths import input_paths, output_paths
 
@@ -79,7 +79,7 @@ def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[E
 
     The first are schedules; the second counters and averages that go straight to a result.
     """
-    equations = list(inliner.equations)
+    equations = _before_forward(inliner.equations, inliner.values)
     if not any(equation.role is Role.BACKWARD for equation in equations):
         return tuple(equations)
     under_autodiff: set[int] = set()
@@ -97,6 +97,18 @@ def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[E
         if served and (users or under_autodiff.isdisjoint(equation.outputs)):
             equations[index] = replace(equation, role=Role.UPDATE)
     return tuple(equations)
+
+
+def _before_forward(equations: Sequence[Equation], values: Sequence[Value]) -> list[Equation]:
+    """A gradient that a later forward pass depends on (a perturbed step) is forward work itself."""
+    settled = list(equations)
+    for index in range(len(settled) - 1, -1, -1):
+        if settled[index].role is Role.FORWARD:
+            for value in settled[index].inputs:
+                producer = values[value].producer
+                if producer is not None and settled[producer].role is not Role.FORWARD:
+                    settled[producer] = replace(settled[producer], role=Role.FORWARD)
+    return settled
 
 
 def _donated(jaxpr: Any) -> frozenset[int]:
