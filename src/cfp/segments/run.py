@@ -1,8 +1,8 @@
 """Runs the parts one after another on one device: the proof that the cut is right.
 
 Each part sees only its declared inputs and hands on only its declared outputs. Parts that
-share a loop run inside it together, iteration by iteration; what they have outside the loop
-runs before it or after it, as it depends.
+share a loop run inside it together, iteration by iteration, each seeing only what it declares
+there; what they have outside the loop runs before it or after it, as it depends.
 """
 
 from __future__ import annotations
