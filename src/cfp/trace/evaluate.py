@@ -1,15 +1,36 @@
 """Runs equations of a `Graph`, one primitive after another.
 
 Under `jax.jit` this rebuilds a program; called on arrays it computes op by op, so the same
-equations give the same bits however they are grouped.
+equations give the same bits however they are grouped. `rebuild` runs a whole graph, its loops as
+the `lax.scan` they came from, and lets the caller touch every tensor on its way. Each equation
+runs under a name of its own, `cfp[12]`, which a compiler carries along: what it makes of the
+equation can be told from its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+import re
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, Protocol
 
-from cfp.trace.graph import Equation
+import jax
+from jax._src import source_info_util
+
+from cfp.trace.graph import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Equation, Graph
+
+_SCOPE = re.compile(r"cfp\[(\d+)\]")
+
+
+class Touch(Protocol):
+    """What happens to tensors on their way through `rebuild`."""
+
+    def value(self, value: int, array: Any) -> Any:
+        """A tensor where it is made."""
+        ...
+
+    def operand(self, equation: int, operand: int, array: Any) -> Any:
+        """A tensor where an equation reads it."""
+        ...
 
 
 def bind(equation: Equation, operands: Iterable[Any]) -> list[Any]:
@@ -25,3 +46,103 @@ def run_straight(equations: Iterable[Equation], env: MutableMapping[int, Any]) -
     for equation in equations:
         results = bind(equation, (env[value] for value in equation.inputs))
         env.update(zip(equation.outputs, results, strict=True))
+
+
+def equations_of(op_name: str) -> list[int]:
+    """The equations that a compiler's operation name stems from, innermost first."""
+    return [int(index) for index in reversed(_SCOPE.findall(op_name))]
+
+
+def rebuild(graph: Graph, inputs: Sequence[Any], touch: Touch) -> list[Any]:
+    """The step's flat outputs from its flat inputs, every tensor shown to `touch`."""
+    env: dict[int, Any] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
+    _Rebuild(graph, touch).run(range(len(graph.equations)), None, env)
+    return [env[value] for value in graph.outputs]
+
+
+class _Rebuild:
+    def __init__(self, graph: Graph, touch: Touch) -> None:
+        self.graph = graph
+        self.touch = touch
+
+    def run(self, span: range, loop: int | None, env: dict[int, Any]) -> None:
+        """The equations of `span`, of which those in deeper loops than `loop` come in runs."""
+        at = span.start
+        while at < span.stop:
+            inner = self._below(at, loop)
+            if inner is None:
+                self._apply(self.graph.equations[at], env)
+                at += 1
+                continue
+            stop = at
+            while stop < span.stop and self._below(stop, loop) == inner:
+                stop += 1
+            self._scan(inner, range(at, stop), env)
+            at = stop
+
+    def _below(self, equation: int, loop: int | None) -> int | None:
+        """The loop right inside `loop` that an equation is in."""
+        path = self.graph.loop_path(self.graph.equations[equation].loop)
+        depth = 0 if loop is None else len(self.graph.loop_path(loop))
+        return path[depth] if len(path) > depth else None
+
+    def _apply(self, equation: Equation, env: dict[int, Any]) -> None:
+        source = equation.origin.source_info
+        stack = source_info_util.current_name_stack() + source.name_stack
+        with (
+            source_info_util.user_context(source.traceback, name_stack=stack),
+            jax.named_scope(f"cfp[{equation.index}]"),
+        ):
+            operands = [
+                self.touch.operand(equation.index, i, env[value])
+                for i, value in enumerate(equation.inputs)
+            ]
+            for value, array in zip(equation.outputs, bind(equation, operands), strict=True):
+                env[value] = self.touch.value(value, array)
+
+    def _scan(self, loop: int, span: range, env: dict[int, Any]) -> None:
+        """One loop; `span` are its equations: entries, body, exits."""
+        record = self.graph.loops[loop]
+        own: dict[str, list[Equation]] = {primitive: [] for primitive in LOOP_PRIMITIVES}
+        body: list[int] = []
+        for index in span:
+            equation = self.graph.equations[index]
+            if equation.loop == loop and equation.primitive in LOOP_PRIMITIVES:
+                own[equation.primitive].append(equation)
+            else:
+                body.append(index)
+        exits = [self.graph.equations[exit_] for _, exit_ in record.carries]
+        inside = range(body[0], body[-1] + 1) if body else range(0)
+
+        def turn(carry: Any, slices: Any) -> tuple[Any, Any]:
+            local = dict(env)
+            for equations, arrays in ((own[LOOP_ENTER], carry), (own[LOOP_SLICE], slices)):
+                for equation, array in zip(equations, arrays, strict=True):
+                    (value,) = equation.outputs
+                    local[value] = self._named(equation, value, array)
+            self.run(inside, loop, local)
+            return (
+                tuple(self._given(equation, local) for equation in exits),
+                tuple(self._given(equation, local) for equation in own[LOOP_STACK]),
+            )
+
+        results = jax.lax.scan(
+            turn,
+            tuple(self._given(equation, env) for equation in own[LOOP_ENTER]),
+            tuple(self._given(equation, env) for equation in own[LOOP_SLICE]),
+            length=record.length,
+            reverse=record.reverse,
+            unroll=self.graph.equations[span.start].origin.params["unroll"],
+        )
+        for equations, arrays in zip((exits, own[LOOP_STACK]), results, strict=True):
+            for equation, array in zip(equations, arrays, strict=True):
+                (value,) = equation.outputs
+                env[value] = self._named(equation, value, array)
+
+    def _given(self, equation: Equation, env: dict[int, Any]) -> Any:
+        with jax.named_scope(f"cfp[{equation.index}]"):
+            return self.touch.operand(equation.index, 0, env[equation.inputs[0]])
+
+    def _named(self, equation: Equation, value: int, array: Any) -> Any:
+        with jax.named_scope(f"cfp[{equation.index}]"):
+            return self.touch.value(value, array)

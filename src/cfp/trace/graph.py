@@ -121,7 +121,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A traced step. `inputs` and `outputs` are value indices in the order of the flat pytrees."""
+    """A traced step. `inputs` and `outputs` are value indices in the order of the flat pytrees.
+
+    `in_tree` is the structure of the tuple of arguments, `out_tree` that of the result.
+    """
 
     equations: tuple[Equation, ...]
     values: tuple[Value, ...]
@@ -134,6 +137,8 @@ class Graph:
     loops: tuple[Loop, ...]
     readers: tuple[tuple[int, ...], ...]
     returned: frozenset[int]  # `outputs` as a set
+    in_tree: Any
+    out_tree: Any
     trace_s: float
 
     def role(self, role: Role) -> Iterator[Equation]:

@@ -28,8 +28,13 @@ def argument_names(step: Callable[..., Any], count: int) -> list[str]:
 
 def input_paths(step: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """One path per leaf of `args`; a leaf that is not an array is refused by its path."""
+    return leaf_paths(argument_names(step, len(args)), args)
+
+
+def leaf_paths(names: Sequence[str], args: Sequence[Any]) -> list[str]:
+    """As `input_paths`, for arguments of these names."""
     paths: list[str] = []
-    for name, arg in zip(argument_names(step, len(args)), args, strict=True):
+    for name, arg in zip(names, args, strict=True):
         for key_path, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
             path = name + jax.tree_util.keystr(key_path)
             if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):

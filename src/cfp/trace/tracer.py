@@ -49,6 +49,8 @@ def trace(step: Callable[..., Any], *args: Any) -> Graph:
         loops=tuple(inliner.loops),
         readers=readers,
         returned=frozenset(outputs),
+        in_tree=jax.tree.structure(args),
+        out_tree=jax.tree.structure(result),
         trace_s=traced_s,
     )
 

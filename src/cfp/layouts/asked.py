@@ -1,0 +1,135 @@
+"""What the strategies of the blocks ask for outright.
+
+- A value that a block owns splits where the block's chosen candidates split it. After a contracted
+  split it is OPEN: its partial sums may be completed into any layout.
+- A forward contraction reads its operands as its candidate says.
+- A backward contraction y = x w  ->  dx = dy w', dw = x' dy  reads what it shares with the forward
+  one as that did, and the cotangent dy as y was split. So no split of the forward pass costs the
+  backward pass more than the sum that the contraction itself leaves.
+- What the backward pass computes again lies as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cfp.blocks import Block, Blocks, Strategy
+from cfp.blocks.operands import OPERANDS
+from cfp.layouts.carry import OPEN, Carry, PartialLayout
+from cfp.layouts.layout import Layout
+from cfp.trace import Equation, Graph, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`values`: what lies where; `operands`: (equation, operand) -> as it must be read."""
+
+    values: Mapping[int, PartialLayout]
+    operands: Mapping[tuple[int, int], Layout]
+    results: Mapping[int, Layout]  # contraction -> its result's splits, None after a contracted one
+
+
+def ask(graph: Graph, blocks: Blocks, strategies: Sequence[Strategy], carry: Carry) -> Asked:
+    """One strategy per block becomes layouts of its values and contractions."""
+    values: dict[int, PartialLayout] = {}
+    operands: dict[tuple[int, int], Layout] = {}
+    results: dict[int, Layout] = {}
+    for block, strategy in zip(blocks.blocks, strategies, strict=True):
+        for value, dims in block.splits.items():
+            values[value] = _owned(dims, strategy)
+        for member in block.members:
+            equation = graph.equations[member]
+            if member in block.seeds:
+                reads, result = _seed(block, member, strategy)
+            elif equation.primitive in OPERANDS and equation.op.map is not None:
+                reads, result = _member(equation, values, carry)
+            else:
+                continue
+            results[member] = result
+            operands.update({(member, i): layout for i, layout in enumerate(reads)})
+    for equation in graph.role(Role.BACKWARD):
+        forward = blocks.matched.get(equation.index)
+        if forward is None or forward not in results:
+            continue
+        for i, layout in _backward(graph, blocks, equation, forward, operands, results).items():
+            operands[equation.index, i] = layout
+    return Asked(values, operands, results)
+
+
+def _owned(dims: Sequence[int | None], strategy: Strategy) -> PartialLayout:
+    found: list[int | None] = []
+    for candidate in strategy:
+        if candidate is None:
+            found.append(None)
+        else:
+            dim = dims[candidate]
+            found.append(OPEN if dim is None else dim)
+    return tuple(found)
+
+
+def _seed(block: Block, seed: int, strategy: Strategy) -> tuple[list[Layout], Layout]:
+    splits = [
+        None if candidate is None else block.candidates[candidate].seeds.get(seed)
+        for candidate in strategy
+    ]
+    count = max(
+        (len(split.operand_dims) for split in splits if split is not None),
+        default=len(next(iter(block.candidates[0].seeds.values())).operand_dims)
+        if block.candidates
+        else 2,
+    )
+    reads = [
+        tuple(None if split is None else split.operand_dims[i] for split in splits)
+        for i in range(count)
+    ]
+    return reads, tuple(None if split is None else split.result_dim for split in splits)
+
+
+def _member(
+    equation: Equation, values: Mapping[int, PartialLayout], carry: Carry
+) -> tuple[list[Layout], Layout]:
+    """A contraction inside a block: its operands as their owners split them, or as follows."""
+    op = equation.op
+    result = values.get(equation.outputs[0], carry.open)
+    known = [values.get(value, carry.open) for value in equation.inputs]
+    reads: list[Layout] = []
+    for i in range(len(equation.inputs)):
+        layout = carry.settle(known[i])
+        others = [carry.to_operand(op, 0, i, result)]
+        others += [carry.across(op, j, i, known[j]) for j in range(len(known)) if j != i]
+        for other in others:
+            layout = tuple(
+                b if a is None and b is not None and b >= 0 else a
+                for a, b in zip(layout, other, strict=True)
+            )
+        reads.append(carry.fit(layout, op.in_shapes[i]))
+    return reads, carry.settle(result)
+
+
+def _backward(
+    graph: Graph,
+    blocks: Blocks,
+    equation: Equation,
+    forward: int,
+    operands: Mapping[tuple[int, int], Layout],
+    results: Mapping[int, Layout],
+) -> dict[int, Layout]:
+    """How a backward contraction reads its operands; one that is neither shared nor a cotangent
+    of the result's own shape is left to the sweep."""
+    origin = graph.equations[forward]
+    same = blocks.recomputed.same
+    found: dict[int, Layout] = {}
+    for i, value in enumerate(equation.inputs):
+        twin = same.get(value, value)
+        for j, other in enumerate(origin.inputs):
+            if twin == other and (forward, j) in operands and i not in found:
+                found[i] = operands[forward, j]
+    if equation.index in blocks.recomputed.equations:
+        return found
+    shape = graph.values[origin.outputs[0]].shape
+    for i, value in enumerate(equation.inputs):
+        if i not in found and graph.values[value].shape == shape:
+            found[i] = results[forward]
+            break
+    return found

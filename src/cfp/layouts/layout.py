@@ -1,0 +1,97 @@
+"""How one tensor lies on a mesh, and where a layout goes through an operation.
+
+A `Layout` names, for each mesh axis, the dim that the axis splits; None: whole along that axis.
+One dim may take several axes; the earlier axis of the mesh is then the major one. `transfer`
+carries a layout from one tensor of an operation to another by Eq. 1 of the paper, each dim as far
+as its sizes divide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+from cfp.affine import follow
+from cfp.affine.factors import Dims
+
+Layout = tuple[int | None, ...]  # per mesh axis: the dim it splits, None whole
+Shape = tuple[int, ...]
+
+
+def whole(axes: int) -> Layout:
+    return (None,) * axes
+
+
+def parts(layout: Layout, rank: int, mesh_shape: Shape) -> Shape:
+    """Into how many parts each dim is split."""
+    counts = [1] * rank
+    for dim, size in zip(layout, mesh_shape, strict=True):
+        if dim is not None:
+            counts[dim] *= size
+    return tuple(counts)
+
+
+def fits(layout: Layout, shape: Shape, mesh_shape: Shape) -> bool:
+    """Every dim divides into its parts."""
+    if any(dim is not None and dim >= len(shape) for dim in layout):
+        return False
+    counts = parts(layout, len(shape), mesh_shape)
+    return all(size % count == 0 for size, count in zip(shape, counts, strict=True))
+
+
+def local_shape(layout: Layout, shape: Shape, mesh_shape: Shape) -> Shape:
+    """What one device holds."""
+    counts = parts(layout, len(shape), mesh_shape)
+    return tuple(size // count for size, count in zip(shape, counts, strict=True))
+
+
+def to_spec(layout: Layout, axis_names: Sequence[str]) -> PartitionSpec:
+    """The layout as JAX writes it, without trailing Nones."""
+    dims = [dim for dim in layout if dim is not None]
+    entries: list[Any] = []
+    for dim in range(max(dims, default=-1) + 1):
+        names = tuple(name for name, at in zip(axis_names, layout, strict=True) if at == dim)
+        entries.append(names[0] if len(names) == 1 else names or None)
+    return PartitionSpec(*entries)
+
+
+def transfer(
+    sizes: Sequence[int], source: Dims, target: Dims, layout: Layout, mesh_shape: Shape
+) -> Layout:
+    """Where the splits of one tensor lie in another of the same operation; None where nowhere.
+
+    Of a dim that takes several axes the minor ones are dropped where the sizes do not divide: a
+    split into fewer parts still corresponds.
+    """
+    found: list[int | None] = [None] * len(layout)
+    for dim in {dim for dim in layout if dim is not None}:
+        extent = math.prod(sizes[factor] for factor in source[dim])
+        there = follow(sizes, source, target, dim, extent)
+        if there is None:
+            continue
+        count = 1
+        for axis, at in enumerate(layout):
+            if at == dim:
+                count *= mesh_shape[axis]
+                if there[1] % count:
+                    break
+                found[axis] = there[0]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """What a plan asks of the tensors of a step.
+
+    `inputs` and `outputs` are in the order of the graph's. `values` constrains a tensor where it
+    is made, `uses` where one equation reads it: (equation, operand) -> layout.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    values: dict[int, Layout]
+    uses: dict[tuple[int, int], Layout]

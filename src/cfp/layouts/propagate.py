@@ -1,0 +1,83 @@
+"""From one strategy per block to a layout for every tensor of the step (paper, section 3.3).
+
+    asked    what the strategies ask for outright                        `asked.ask`
+    wants    what readers want, from the end to the start                `want.Wants`
+    known    what follows from asked values and arguments, start to end  `flow.Flow`
+
+First the wants settle how parameters lie. With these known, the wants settle all other arguments:
+optimizer state meets its parameter's gradient in the update and lies likewise. A last pass from
+start to end gives every tensor its layout and notes what the compiler must be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cfp.blocks import Blocks, Strategy
+from cfp.layouts.asked import ask
+from cfp.layouts.carry import Carry, PartialLayout
+from cfp.layouts.flow import Flow
+from cfp.layouts.layout import Layout, Layouts
+from cfp.layouts.want import Want, Wants
+from cfp.trace import Graph
+
+
+def propagate(
+    graph: Graph,
+    blocks: Blocks,
+    strategies: Sequence[Strategy],
+    mesh_shape: tuple[int, ...],
+    *,
+    held: Mapping[int, Layout] | None = None,
+    pairs: Mapping[int, int] | None = None,
+) -> Layouts:
+    """The layouts of a plan.
+
+    `held` fixes arguments (positions in `graph.inputs`), whatever the blocks want of them.
+    `pairs` names results (positions in `graph.outputs`) that are the next step's arguments and lie
+    as those do.
+    """
+    carry = Carry(mesh_shape)
+    asked = ask(graph, blocks, strategies, carry)
+    wants = Wants(graph, asked, carry)
+    settled: dict[int, PartialLayout] = {
+        graph.inputs[position]: layout for position, layout in (held or {}).items()
+    }
+
+    def settle(value: int) -> None:
+        if value not in settled:
+            dims = carry.settle(wants.want[value].dims)
+            settled[value] = carry.fit(dims, graph.values[value].shape)
+
+    wants.sweep({**asked.values, **settled}, {})
+    for value in graph.inputs:
+        if value in blocks.parameters:
+            settle(value)
+    known = Flow(graph, blocks, asked, wants, settled).known()
+    wants.sweep(known, _of_results(graph, settled, pairs or {}))
+    for value in graph.inputs:
+        settle(value)
+
+    flow = Flow(graph, blocks, asked, wants, settled)
+    values, uses = flow.decide()
+    inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
+    outputs = tuple(
+        inputs[pairs[position]]
+        if pairs and position in pairs
+        else carry.settle(flow.layouts.get(value, carry.open))
+        for position, value in enumerate(graph.outputs)
+    )
+    return Layouts(inputs, outputs, values, uses)
+
+
+def _of_results(
+    graph: Graph, settled: Mapping[int, PartialLayout], pairs: Mapping[int, int]
+) -> dict[int, Want]:
+    """A result that is the next step's argument is wanted as that lies."""
+    wanted: dict[int, Want] = {}
+    for position, argument in pairs.items():
+        layout = settled.get(graph.inputs[argument])
+        if layout is not None:
+            axes = len(layout)
+            wanted[graph.outputs[position]] = Want(layout, (0.0,) * axes, (True,) * axes)
+    return wanted

@@ -1,0 +1,136 @@
+"""What the readers of a tensor want of it: one sweep from the end of the step to its start.
+
+A contraction wants its operands as its strategy says. Any other equation passes on what is wanted
+of its results, and what the operands it is joined with are known to be: where x is split, x + y
+wants y split alike. Opinions carry the work (FLOPs) behind them. Where readers disagree, the
+heaviest opinion counts for an argument, which can lie in one way only; a tensor with partial sums
+is then completed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cfp.blocks.contraction import flops
+from cfp.layouts.asked import Asked
+from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
+from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Per axis: the dim wanted, the work behind it, and whether all readers agree."""
+
+    dims: PartialLayout
+    weights: tuple[float, ...]
+    agreed: tuple[bool, ...]
+
+    def agreed_dims(self) -> PartialLayout:
+        """The wanted dims, whole where readers disagree."""
+        return tuple(
+            dim if agreed else None for dim, agreed in zip(self.dims, self.agreed, strict=True)
+        )
+
+
+class Wants:
+    """`want[value]` after `sweep`. `known` are the layouts that other equations rely on."""
+
+    def __init__(self, graph: Graph, asked: Asked, carry: Carry) -> None:
+        self.graph = graph
+        self.asked = asked
+        self.carry = carry
+        self.want: dict[int, Want] = {}
+        self.known: Mapping[int, PartialLayout] = asked.values
+        axes = len(carry.mesh_shape)
+        self.nothing = Want(carry.open, (0.0,) * axes, (True,) * axes)
+        self._other_end = {}
+        for loop in graph.loops:
+            for enter, exit_ in loop.carries:
+                enter_out, exit_out = (
+                    graph.equations[enter].outputs[0],
+                    graph.equations[exit_].outputs[0],
+                )
+                self._other_end[enter] = exit_out
+                self._other_end[exit_] = enter_out
+
+    def sweep(self, known: Mapping[int, PartialLayout], outputs: Mapping[int, Want]) -> None:
+        """Collects the wants of every value, last equation first.
+
+        `outputs` is what is wanted of the step's results. The wants of an earlier sweep stand in
+        where a loop's carry has not been reached.
+        """
+        self.known = known
+        opinions: dict[int, list[Want]] = {value: [want] for value, want in outputs.items()}
+        for equation in reversed(self.graph.equations):
+            for value in equation.outputs:
+                self.want[value] = self.merge(opinions.pop(value, []))
+            for i, value in enumerate(equation.inputs):
+                if value not in self.graph.constants:
+                    opinions.setdefault(value, []).append(self.opinion(equation.index, i))
+        for value in self.graph.inputs:
+            self.want[value] = self.merge(opinions.pop(value, []))
+
+    def opinion(self, index: int, operand: int) -> Want:
+        """What one equation wants of one operand."""
+        equation = self.graph.equations[index]
+        op = equation.op
+        asked = self.asked.operands.get((index, operand))
+        axes = len(self.carry.mesh_shape)
+        if asked is not None:
+            weight = 1.0 + flops(op) * self.graph.trips(equation.loop)
+            return Want(asked, (weight,) * axes, (True,) * axes)
+        if op.map is None:
+            return self.nothing
+        best = self._from_results(index, operand)
+        siblings = [
+            self.carry.across(op, i, operand, self.known[value])
+            for i, value in enumerate(equation.inputs)
+            if i != operand and value in self.known and value not in self.graph.constants
+        ]
+        dims = list(best.dims)
+        for sibling in siblings:
+            for axis, dim in enumerate(sibling):
+                if splits(dim) and not splits(dims[axis]):
+                    dims[axis] = dim
+        return Want(tuple(dims), best.weights, best.agreed)
+
+    def _from_results(self, index: int, operand: int) -> Want:
+        equation = self.graph.equations[index]
+        op = equation.op
+        wants: list[Want] = []
+        for j, value in enumerate(equation.outputs):
+            want = self.want.get(value, self.nothing)
+            asked = self.asked.values.get(value, self.carry.open)
+            dims = tuple(
+                a if splits(a) or a is None else w for a, w in zip(asked, want.dims, strict=True)
+            )
+            moved = self.carry.to_operand(op, j, operand, dims)
+            wants.append(Want(moved, want.weights, want.agreed))
+        if equation.primitive in (LOOP_ENTER, LOOP_EXIT):
+            other = self._other_end[index]
+            wants.append(self.want.get(other, self.nothing))
+        return wants[0] if len(wants) == 1 else self.merge(wants)
+
+    def merge(self, wants: Iterable[Want]) -> Want:
+        wants = list(wants)
+        if not wants:
+            return self.nothing
+        if len(wants) == 1:
+            return wants[0]
+        dims: list[int | None] = []
+        weights: list[float] = []
+        agreed: list[bool] = []
+        for axis in range(len(self.carry.mesh_shape)):
+            found: dict[int | None, float] = {}
+            sure = True
+            for want in wants:
+                if want.dims[axis] != OPEN:
+                    dim = want.dims[axis]
+                    found[dim] = found.get(dim, 0.0) + want.weights[axis]
+                    sure = sure and want.agreed[axis]
+            best = max(found, key=lambda dim: (found[dim], splits(dim)), default=OPEN)
+            dims.append(best)
+            weights.append(found.get(best, 0.0))
+            agreed.append(sure and len(found) <= 1)
+        return Want(tuple(dims), tuple(weights), tuple(agreed))

@@ -1,0 +1,226 @@
+"""Plans made: from one strategy per block, from explicit layouts, and from a file's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis, analyze
+from cfp.blocks import Strategy
+from cfp.errors import CfpError
+from cfp.layouts import Layout, Layouts, propagate
+from cfp.plan.bound import Bound
+from cfp.plan.choice import choices, strategies_of
+from cfp.plan.environment import Environment
+from cfp.plan.pairs import find_pairs
+from cfp.plan.pins import resolve_pins
+from cfp.plan.plan import Plan, PlannedValue
+from cfp.plan.tensor import difference, planned_tensors
+from cfp.trace.paths import argument_names
+
+
+def auto_mesh(mesh: Mesh) -> Mesh:
+    """The same devices and names with every axis left to the compiler, as constraints need it."""
+    if not isinstance(mesh, Mesh):
+        raise CfpError(
+            f"`mesh` is a {type(mesh).__name__}: give a jax.sharding.Mesh, as "
+            "jax.make_mesh((2, 4), ('data', 'model'))."
+        )
+    return Mesh(mesh.devices, mesh.axis_names)
+
+
+def analyze_for(
+    step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, *, sequence: bool = False
+) -> Analysis:
+    return analyze(step, *args, mesh_shape=mesh.devices.shape, sequence=sequence)
+
+
+def build_plan(
+    step: Callable[..., Any],
+    analysis: Analysis,
+    mesh: Mesh,
+    strategies: Sequence[Strategy],
+    *,
+    name: str,
+    held: Mapping[int, Layout] | None = None,
+    pins: Mapping[str, Any] | None = None,
+    sequence: bool = False,
+) -> Plan:
+    """The plan that one strategy per block makes.
+
+    `held` fixes how arguments lie (by position), `pins` by path pattern; pins come first.
+    """
+    mesh = auto_mesh(mesh)
+    _check(analysis, mesh, strategies)
+    pinned = resolve_pins(analysis.graph, mesh, pins or {})
+    fixed = {**(held or {}), **pinned}
+    pairs = find_pairs(analysis.graph, analysis.grouping.parameters)
+    layouts = propagate(
+        analysis.graph, analysis.grouping, strategies, mesh.devices.shape, held=fixed, pairs=pairs
+    )
+    plan = _plan(step, analysis, mesh, layouts, name=name, held=fixed, sequence=sequence)
+    return replace(plan, segments=choices(analysis, strategies))
+
+
+def plan_of_layouts(
+    step: Callable[..., Any],
+    analysis: Analysis,
+    mesh: Mesh,
+    layouts: Layouts,
+    *,
+    name: str,
+    notes: tuple[str, ...] = (),
+) -> Plan:
+    """A plan that fixes tensors one by one."""
+    plan = _plan(step, analysis, auto_mesh(mesh), layouts, name=name, held={}, sequence=False)
+    graph = analysis.graph
+    fixed: list[PlannedValue] = []
+    for value, layout in sorted(layouts.values.items()):
+        producer = graph.values[value].producer
+        if producer is not None and graph.equations[producer].outputs[0] == value:
+            op = graph.equations[producer].op
+            fixed.append(PlannedValue(producer, op.primitive, None, op.out_shapes[0], layout))
+    for (equation, operand), layout in sorted(layouts.uses.items()):
+        op = graph.equations[equation].op
+        fixed.append(PlannedValue(equation, op.primitive, operand, op.in_shapes[operand], layout))
+    return replace(plan, values=tuple(fixed), notes=notes)
+
+
+def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Plan:
+    """The plan with its step, which must have the arguments and segments the plan is for."""
+    if plan.bound is not None and plan.bound.step is step and _same(plan.bound.args, args):
+        return plan
+    analysis = analyze_for(step, args, plan.mesh, sequence=plan.sequence)
+    graph = analysis.graph
+    found = planned_tensors(
+        graph, graph.inputs, graph.input_paths, [(None,)] * len(graph.inputs)
+    )
+    differs = difference(plan.arguments, found)
+    if differs:
+        raise CfpError(f"The plan is for another step: {differs}.")
+    wanted = {tensor.path: tensor.layout for tensor in plan.arguments}
+    if plan.values:
+        layouts = _explicit(plan, analysis)
+        bound = _bound(step, analysis, layouts)
+        return replace(plan, bound=bound)
+    strategies = strategies_of(analysis, plan.segments)
+    held = {
+        position: tensor.layout
+        for position, tensor in enumerate(plan.arguments)
+        if tensor.held
+    }
+    made = build_plan(
+        step, analysis, plan.mesh, strategies, name=plan.name, held=held, sequence=plan.sequence
+    )
+    changed = {
+        position: wanted[tensor.path]
+        for position, tensor in enumerate(made.arguments)
+        if tensor.layout != wanted[tensor.path]
+    }
+    if changed:  # a spec edited by hand counts
+        made = build_plan(
+            step,
+            analysis,
+            plan.mesh,
+            strategies,
+            name=plan.name,
+            held={**held, **changed},
+            sequence=plan.sequence,
+        )
+    return replace(
+        made, notes=plan.notes, predicted=plan.predicted, environment=plan.environment
+    )
+
+
+def _plan(
+    step: Callable[..., Any],
+    analysis: Analysis,
+    mesh: Mesh,
+    layouts: Layouts,
+    *,
+    name: str,
+    held: Mapping[int, Layout],
+    sequence: bool,
+) -> Plan:
+    graph = analysis.graph
+    return Plan(
+        name=name,
+        mesh=mesh,
+        argument_names=tuple(argument_names(step, len(graph.in_tree.children()))),
+        arguments=planned_tensors(
+            graph, graph.inputs, graph.input_paths, layouts.inputs, tuple(held)
+        ),
+        results=planned_tensors(graph, graph.outputs, graph.output_paths, layouts.outputs),
+        segments=(),
+        values=(),
+        sequence=sequence,
+        environment=Environment.of(mesh),
+        bound=_bound(step, analysis, layouts),
+    )
+
+
+def _bound(step: Callable[..., Any], analysis: Analysis, layouts: Layouts) -> Bound:
+    graph = analysis.graph
+    shapes = [
+        jax.ShapeDtypeStruct(graph.values[v].shape, graph.values[v].dtype) for v in graph.inputs
+    ]
+    args = jax.tree.unflatten(graph.in_tree, shapes)
+    return Bound(step, args, graph.out_tree, analysis, layouts)
+
+
+def _same(shapes: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    ours, theirs = jax.tree.leaves(shapes), jax.tree.leaves(args)
+    return jax.tree.structure(shapes) == jax.tree.structure(args) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        if hasattr(b, "dtype")
+        else a.shape == jax.numpy.shape(b)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _explicit(plan: Plan, analysis: Analysis) -> Layouts:
+    """The layouts of a plan that fixes tensors one by one, checked against the step."""
+    graph = analysis.graph
+    values: dict[int, Layout] = {}
+    uses: dict[tuple[int, int], Layout] = {}
+    for fixed in plan.values:
+        op = graph.equations[fixed.equation].op if fixed.equation < len(graph.equations) else None
+        shapes = () if op is None else op.out_shapes if fixed.operand is None else op.in_shapes
+        at = fixed.operand or 0
+        shape = shapes[at] if at < len(shapes) else None
+        if op is None or op.primitive != fixed.primitive or shape != fixed.shape:
+            there = "nothing" if op is None else f"{op.primitive} {list(shape or ())}"
+            raise CfpError(
+                f"The plan is for another step: its equation {fixed.equation} is "
+                f"{fixed.primitive} {list(fixed.shape)}, the step's is {there}."
+            )
+        if fixed.operand is None:
+            values[graph.equations[fixed.equation].outputs[0]] = fixed.layout
+        else:
+            uses[fixed.equation, fixed.operand] = fixed.layout
+    inputs = tuple(tensor.layout for tensor in plan.arguments)
+    outputs = tuple(tensor.layout for tensor in plan.results)
+    return Layouts(inputs, outputs, values, uses)
+
+
+def _check(analysis: Analysis, mesh: Mesh, strategies: Sequence[Strategy]) -> None:
+    """Strategies that the sizes of the mesh do not divide are a caller's mistake."""
+    shape = mesh.devices.shape
+    if len(strategies) != len(analysis.blocks):
+        raise CfpError(f"{len(strategies)} strategies for {len(analysis.blocks)} blocks.")
+    for block, strategy in zip(analysis.blocks, strategies, strict=True):
+        counts: dict[int, int] = {}
+        for candidate, size in zip(strategy, shape, strict=True):
+            if candidate is not None:
+                counts[candidate] = counts.get(candidate, 1) * size
+        for candidate, count in counts.items():
+            chosen = block.candidates[candidate]
+            if not chosen.allows(count):
+                raise CfpError(
+                    f"Block {block.index} cannot split `{chosen.name}` into {count} parts: its "
+                    f"{chosen.extent} does not divide."
+                )

@@ -1,0 +1,96 @@
+"""The choices of a plan: of every segment, for every block, what each mesh axis splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfp.analysis import Analysis
+from cfp.blocks import Block, Strategy
+from cfp.errors import CfpError
+from cfp.trace import source_line
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChoice:
+    """`splits` names a candidate per mesh axis, None replicated; `seed` says which block it is."""
+
+    seed: str
+    splits: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChoice:
+    fingerprint: str
+    blocks: tuple[BlockChoice, ...]
+
+
+def choices(analysis: Analysis, strategies: Sequence[Strategy]) -> tuple[SegmentChoice, ...]:
+    """What the strategies say, in words that outlive this trace of the step."""
+    return tuple(
+        SegmentChoice(
+            analysis.distinct_segments[segment.kind].fingerprint,
+            tuple(
+                BlockChoice(
+                    describe(analysis, analysis.blocks[block]),
+                    _names(analysis.blocks[block], strategies[block]),
+                )
+                for block in segment.blocks
+            ),
+        )
+        for segment in analysis.segments
+    )
+
+
+def strategies_of(analysis: Analysis, chosen: Sequence[SegmentChoice]) -> list[Strategy]:
+    """The strategies again, for a step that must have the plan's segments."""
+    found = [analysis.distinct_segments[s.kind].fingerprint for s in analysis.segments]
+    wanted = [segment.fingerprint for segment in chosen]
+    if found != wanted:
+        raise CfpError(f"The plan is for another step: {_segments_differ(wanted, found)}.")
+    strategies: list[Strategy] = [()] * len(analysis.blocks)
+    for segment, choice in zip(analysis.segments, chosen, strict=True):
+        if len(segment.blocks) != len(choice.blocks):
+            raise CfpError(
+                f"The plan is for another step: its segment {segment.index} has "
+                f"{len(choice.blocks)} blocks, the step's has {len(segment.blocks)}."
+            )
+        for block, block_choice in zip(segment.blocks, choice.blocks, strict=True):
+            strategies[block] = _strategy(analysis.blocks[block], block_choice)
+    return strategies
+
+
+def describe(analysis: Analysis, block: Block) -> str:
+    """The block's first seed: what it contracts, and where in the user's code."""
+    graph = analysis.graph
+    equation = graph.equations[block.seeds[0]]
+    operands = []
+    for value in equation.inputs:
+        argument = graph.argument(value) or ""
+        shape = ",".join(map(str, graph.values[value].shape))
+        operands.append(f"{argument}[{shape}]")
+    name = {"gather": "lookup", "dot_general": "product", "conv_general_dilated": "convolution"}
+    kind = name.get(equation.primitive, equation.primitive)
+    return f"{kind} {' x '.join(operands[:2])} at {source_line(equation)}"
+
+
+def _names(block: Block, strategy: Strategy) -> tuple[str | None, ...]:
+    return tuple(None if i is None else block.candidates[i].name for i in strategy)
+
+
+def _strategy(block: Block, choice: BlockChoice) -> Strategy:
+    index = {candidate.name: i for i, candidate in enumerate(block.candidates)}
+    for name in choice.splits:
+        if name is not None and name not in index:
+            raise CfpError(
+                f"The plan splits `{name}` of the block at {choice.seed}, which offers "
+                f"{', '.join(index) or 'nothing'}."
+            )
+    return tuple(None if name is None else index[name] for name in choice.splits)
+
+
+def _segments_differ(wanted: Sequence[str], found: Sequence[str]) -> str:
+    if len(wanted) != len(found):
+        return f"it has {len(wanted)} segments, the step has {len(found)}"
+    at = next(i for i, (a, b) in enumerate(zip(wanted, found, strict=True)) if a != b)
+    return f"segment {at} is {wanted[at]} in the plan and {found[at]} in the step"

@@ -1,0 +1,108 @@
+"""The collectives of a compiled step, told in the user's terms.
+
+The compiler names each after the operation that needed it, and every equation runs under a name of
+its own (`trace.evaluate`), so that a collective leads back to an equation: to its block, its pass
+and the user's source line. The compiler merges collectives of one kind; each part keeps its own
+origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis
+from cfp.plan.hlo import HloCollective, Piece, mesh_axes, parse_collectives
+from cfp.trace import Equation, source_line
+from cfp.trace.evaluate import equations_of
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One tensor that a collective moves. `segment` and `block` are None where it has none."""
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    role: str  # forward, backward, update; or `unknown`
+    primitive: str
+    segment: int | None
+    block: int | None
+    source: str
+
+    def show(self) -> str:
+        where = "" if self.segment is None else f" segment {self.segment}"
+        where += "" if self.block is None else f" block {self.block}"
+        shape = ",".join(map(str, self.shape))
+        return f"{self.dtype}[{shape}] {self.role}{where} {self.primitive} at {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """`bytes` are what one device holds of the tensors moved, each time; `times` per step.
+
+    `axes` are the mesh axes it spans, None where it spans part of one.
+    """
+
+    kind: str
+    bytes: int
+    axes: tuple[str, ...] | None
+    times: int
+    origins: tuple[Origin, ...]
+
+    def show(self) -> str:
+        axes = "part of the mesh" if self.axes is None else "+".join(self.axes)
+        times = f" x{self.times}" if self.times > 1 else ""
+        head = f"{self.kind} over {axes}{times}, {self.bytes} bytes"
+        return "\n".join([head, *(f"  {origin.show()}" for origin in self.origins)])
+
+
+def find_collectives(text: str, analysis: Analysis, mesh: Mesh) -> tuple[Collective, ...]:
+    """From the compiled program's text, in the order they run."""
+    origins = _Origins(analysis)
+    return tuple(
+        _collective(found, origins, mesh) for found in parse_collectives(text, mesh.devices.size)
+    )
+
+
+def _collective(found: HloCollective, origins: _Origins, mesh: Mesh) -> Collective:
+    axes = mesh_axes(found.groups, mesh.devices.shape, found.kind)
+    return Collective(
+        kind=found.kind,
+        bytes=found.bytes,
+        axes=None if axes is None else tuple(mesh.axis_names[axis] for axis in axes),
+        times=found.times,
+        origins=tuple(origins.of(piece) for piece in found.pieces),
+    )
+
+
+class _Origins:
+    def __init__(self, analysis: Analysis) -> None:
+        self.graph = analysis.graph
+        self.blocks = analysis.grouping
+        self.cut = analysis.cut
+
+    def of(self, piece: Piece) -> Origin:
+        equation = next(self._equations(piece.op_name), None)
+        if equation is None:
+            return Origin(
+                piece.bytes, piece.shape, piece.dtype, "unknown", "", None, None, "unknown"
+            )
+        forward = self.blocks.matched.get(equation.index, equation.index)
+        home = self.cut.home.get(equation.index)
+        return Origin(
+            bytes=piece.bytes,
+            shape=piece.shape,
+            dtype=piece.dtype,
+            role=equation.role.value,
+            primitive=equation.primitive,
+            segment=None if home is None else home[0],
+            block=self.blocks.home.get(forward),
+            source=source_line(equation),
+        )
+
+    def _equations(self, op_name: str) -> Iterator[Equation]:
+        count = len(self.graph.equations)
+        return (self.graph.equations[i] for i in equations_of(op_name) if i < count)

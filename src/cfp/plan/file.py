@@ -1,0 +1,264 @@
+"""Plans as files: JSON that a person can read, and that only ever becomes plain data.
+
+    {"format": "cfp-plan", "version": 1, "name": ..., "mesh": {"data": 2, "model": 4},
+     "environment": {...}, "argument_names": ["state", "batch"],
+     "arguments": {path: {"shape": [...], "dtype": ..., "spec": [null, "model"]}}, "results": {...},
+     "segments": [{"at": [1, 2], "fingerprint": ..., "blocks": [{"seed": ..., "split": {...}}]}],
+     "values": [...], "collectives": [...], "predicted": {...}}
+
+`spec` is a PartitionSpec; `"held": true` marks an argument that a pin or the plan's own rule fixes.
+`segments` groups the occurrences that are split alike. Every field is checked on the way in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from cfp.errors import CfpError
+from cfp.layouts import Layout, to_spec
+from cfp.plan.build import auto_mesh
+from cfp.plan.choice import BlockChoice, SegmentChoice
+from cfp.plan.collectives import Collective, Origin
+from cfp.plan.environment import Environment
+from cfp.plan.fields import Fields, read_fields
+from cfp.plan.pins import layout_of
+from cfp.plan.plan import Plan, PlannedValue, Predicted
+from cfp.plan.tensor import PlannedTensor
+
+FORMAT, VERSION = "cfp-plan", 1
+
+
+class PlanWarning(UserWarning):
+    """A plan was made under other conditions than it is used in."""
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Writes beside the target and renames, so that a plan is there whole or not at all."""
+    target = Path(path)
+    text = json.dumps(plan_to_json(plan), indent=1)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        scratch.write_text(text + "\n")
+        scratch.replace(target)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise CfpError(f"Cannot write the plan to {target}: {error.strerror}.") from error
+
+
+def load(path: str | os.PathLike[str], *, mesh: Mesh) -> Plan:
+    """Reads a plan for a mesh of the same axes and sizes. Warns where its environment differs."""
+    mesh = auto_mesh(mesh)
+    document = read_document(path)
+    wanted = document.mesh("mesh")
+    found = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True))
+    if list(wanted.items()) != list(found.items()):
+        raise CfpError(
+            f"{path} is a plan for a mesh of {_mesh_text(wanted)}; this one is {_mesh_text(found)}."
+        )
+    plan = _plan(document, mesh)
+    differences = plan.environment.differences(Environment.of(mesh))
+    if differences:
+        warnings.warn(
+            f"{path} was made elsewhere: {'; '.join(differences)}. What it computes stays right; "
+            "what is fastest may have changed.",
+            PlanWarning,
+            stacklevel=2,
+        )
+    return plan
+
+
+def read_document(path: str | os.PathLike[str]) -> Fields:
+    """The file's JSON, of a format and version we know."""
+    document = read_fields(path)
+    if document.text("format") != FORMAT:
+        raise CfpError(f"{path} is not a plan of cfp: its format is {document.text('format')!r}.")
+    version = document.integer("version")
+    if version != VERSION:
+        way = "Upgrade cfp" if version > VERSION else "Make the plan again"
+        raise CfpError(
+            f"{path} is a plan of version {version}; this cfp reads version {VERSION}. {way}."
+        )
+    return document
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Plain data, for `json.dumps`."""
+    names = plan.mesh.axis_names
+    collectives = _collectives_of(plan)
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": plan.name,
+        "notes": list(plan.notes),
+        "mesh": dict(zip(names, plan.mesh_shape, strict=True)),
+        "environment": plan.environment.to_json(),
+        "sequence": plan.sequence,
+        "predicted": None if plan.predicted is None else asdict(plan.predicted),
+        "argument_names": list(plan.argument_names),
+        "arguments": {t.path: _tensor_to_json(t, names) for t in plan.arguments},
+        "results": {t.path: _tensor_to_json(t, names) for t in plan.results},
+        "segments": _segments_to_json(plan),
+        "values": [
+            {
+                "equation": value.equation,
+                "primitive": value.primitive,
+                "operand": value.operand,
+                "shape": list(value.shape),
+                "spec": spec_to_json(value.layout, names),
+            }
+            for value in plan.values
+        ],
+    }
+    if collectives is not None:
+        document["collectives"] = [asdict(collective) for collective in collectives]
+    return document
+
+
+def spec_to_json(layout: Layout, names: Sequence[str]) -> list[Any]:
+    return [list(e) if isinstance(e, tuple) else e for e in to_spec(layout, names)]
+
+
+def _collectives_of(plan: Plan) -> tuple[Collective, ...] | None:
+    """Those known by now: saving compiles nothing."""
+    if plan.bound is not None:
+        found: tuple[Collective, ...] | None = plan.bound.compiled.get("collectives")
+        return found
+    return plan.saved_collectives
+
+
+def _tensor_to_json(tensor: PlannedTensor, names: Sequence[str]) -> dict[str, Any]:
+    plain = {
+        "shape": list(tensor.shape),
+        "dtype": tensor.dtype,
+        "spec": spec_to_json(tensor.layout, names),
+    }
+    return {**plain, "held": True} if tensor.held else plain
+
+
+def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
+    alike: dict[Any, list[int]] = {}
+    for index, segment in enumerate(plan.segments):
+        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
+        alike.setdefault(key, []).append(index)
+    names = plan.mesh.axis_names
+    return [
+        {
+            "at": at,
+            "fingerprint": plan.segments[at[0]].fingerprint,
+            "blocks": [
+                {"seed": block.seed, "split": dict(zip(names, block.splits, strict=True))}
+                for block in plan.segments[at[0]].blocks
+            ],
+        }
+        for at in alike.values()
+    ]
+
+
+def _plan(document: Fields, mesh: Mesh) -> Plan:
+    environment = document.object("environment")
+    predicted = document.optional("predicted")
+    return Plan(
+        name=document.text("name"),
+        mesh=mesh,
+        argument_names=tuple(document.texts("argument_names")),
+        arguments=_tensors(document, "arguments", mesh),
+        results=_tensors(document, "results", mesh),
+        segments=_segments(document, mesh),
+        values=tuple(_value(entry, mesh) for entry in document.objects("values")),
+        sequence=document.flag("sequence"),
+        environment=Environment(
+            **{name: environment.text(name) for name in ENVIRONMENT_TEXTS},
+            processes=environment.integer("processes"),
+        ),
+        notes=tuple(document.texts("notes")),
+        predicted=None
+        if predicted is None
+        else Predicted(
+            time_s=predicted.number("time_s"),
+            compute_s=predicted.number("compute_s"),
+            communication_s=predicted.number("communication_s"),
+            memory_bytes=predicted.integer("memory_bytes"),
+        ),
+        saved_collectives=tuple(_collective(c) for c in document.objects("collectives"))
+        if document.has("collectives")
+        else None,
+    )
+
+
+ENVIRONMENT_TEXTS = ("cfp", "jax", "jaxlib", "platform", "device_kind")
+
+
+def _tensors(document: Fields, name: str, mesh: Mesh) -> tuple[PlannedTensor, ...]:
+    found: list[PlannedTensor] = []
+    for path, entry in document.object(name).entries():
+        shape = tuple(entry.integers("shape"))
+        layout = layout_of(entry.spec("spec"), path, shape, mesh, f"{document.where}: `{path}`")
+        held = entry.has("held") and entry.flag("held")
+        found.append(PlannedTensor(path, shape, entry.text("dtype"), layout, held))
+    return tuple(found)
+
+
+def _segments(document: Fields, mesh: Mesh) -> tuple[SegmentChoice, ...]:
+    placed: dict[int, SegmentChoice] = {}
+    for entry in document.objects("segments"):
+        blocks: list[BlockChoice] = []
+        for block in entry.objects("blocks"):
+            split = block.object("split")
+            names = tuple(split.optional_text(axis) for axis in mesh.axis_names)
+            blocks.append(BlockChoice(block.text("seed"), names))
+        choice = SegmentChoice(entry.text("fingerprint"), tuple(blocks))
+        for at in entry.integers("at"):
+            if at in placed:
+                raise CfpError(f"{document.where}: segment {at} is listed twice.")
+            placed[at] = choice
+    if sorted(placed) != list(range(len(placed))):
+        raise CfpError(f"{document.where}: segments are missing between 0 and {max(placed)}.")
+    return tuple(placed[index] for index in range(len(placed)))
+
+
+def _value(entry: Fields, mesh: Mesh) -> PlannedValue:
+    shape = tuple(entry.integers("shape"))
+    equation = entry.integer("equation")
+    who = f"{entry.where}: equation {equation}"
+    return PlannedValue(
+        equation=equation,
+        primitive=entry.text("primitive"),
+        operand=entry.optional_integer("operand"),
+        shape=shape,
+        layout=layout_of(entry.spec("spec"), f"equation {equation}", shape, mesh, who),
+    )
+
+
+def _collective(entry: Fields) -> Collective:
+    origins = tuple(
+        Origin(
+            bytes=origin.integer("bytes"),
+            shape=tuple(origin.integers("shape")),
+            dtype=origin.text("dtype"),
+            role=origin.text("role"),
+            primitive=origin.text("primitive"),
+            segment=origin.optional_integer("segment"),
+            block=origin.optional_integer("block"),
+            source=origin.text("source"),
+        )
+        for origin in entry.objects("origins")
+    )
+    return Collective(
+        kind=entry.text("kind"),
+        bytes=entry.integer("bytes"),
+        axes=None if entry.is_null("axes") else tuple(entry.texts("axes")),
+        times=entry.integer("times"),
+        origins=origins,
+    )
+
+
+def _mesh_text(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{name}={size}" for name, size in mesh.items())

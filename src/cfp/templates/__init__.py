@@ -1,0 +1,7 @@
+"""The plans people copy today, for any step: to compare with, never among the candidates."""
+
+from cfp.templates.data_parallel import data_parallel
+from cfp.templates.megatron import megatron
+from cfp.templates.sharded_state import fsdp, zero1
+
+__all__ = ["data_parallel", "fsdp", "megatron", "zero1"]

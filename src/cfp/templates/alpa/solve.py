@@ -1,0 +1,126 @@
+"""From a traced step and a mesh shape to Alpa's answer: the stages in order."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from cfp.errors import CfpError
+from cfp.layouts import Layouts
+from cfp.templates.alpa.batch import batch_dims
+from cfp.templates.alpa.build import Builder
+from cfp.templates.alpa.cost import Cluster
+from cfp.templates.alpa.eliminate import Core, eliminate
+from cfp.templates.alpa.ilp import Answer, solve_core
+from cfp.templates.alpa.options import AlpaOptions
+from cfp.templates.alpa.problem import Problem, price, tables
+from cfp.templates.alpa.solution import AlpaSolution, communications
+from cfp.trace import Graph
+
+_RELENT = 1e3  # a forbidden pair then costs this times the dearest allowed one
+
+
+def solve_alpa(
+    graph: Graph,
+    mesh_shape: tuple[int, ...],
+    *,
+    parameters: frozenset[int],
+    pairs: Mapping[int, int] | None = None,
+    options: AlpaOptions | None = None,
+    time_limit_s: float = 60.0,
+) -> AlpaSolution:
+    """Alpa's layouts for a traced step on a logical mesh.
+
+    `parameters` are the values of the arguments that are trained. `pairs` (output position ->
+    input position) says which outputs replace which arguments: they get the argument's layout.
+    """
+    began = time.perf_counter()
+    options = options or AlpaOptions()
+    cluster = make_cluster(mesh_shape, options)
+    aliases = {graph.outputs[o]: graph.inputs[i] for o, i in (pairs or {}).items()}
+    aliases = {v: a for v, a in aliases.items() if graph.values[v].shape == graph.values[a].shape}
+    batch = batch_dims(graph, parameters)
+    builder = Builder(graph, cluster, options, batch, aliases)
+    problem = builder.build()
+    left_s = max(1.0, time_limit_s - (time.perf_counter() - began))
+    ways, answer = solve_problem(problem, left_s)
+    return AlpaSolution(
+        layouts=_layouts(builder, ways, pairs or {}),
+        cost=price(problem, ways),
+        gap=answer.gap,
+        status="optimal" if answer.optimal else "time limit",
+        seconds=time.perf_counter() - began,
+        variables=answer.variables,
+        communications=communications(problem, ways),
+    )
+
+
+def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
+    """The mesh as the options see it."""
+    axes = [axis for axis, size in enumerate(mesh_shape) if size > 1]
+    forced, data_parallel = options.force_batch_axis, options.force_data_parallel
+    if data_parallel:
+        if len(axes) > 1:
+            raise CfpError(
+                f"`force_data_parallel` needs a mesh with one axis longer than 1, not {mesh_shape}."
+            )
+        forced = axes[0] if axes else None
+    elif forced is None and len(axes) > 1 and not options.free_batch:
+        forced = axes[0]
+    ones = (1.0,) * len(mesh_shape)
+    return Cluster(
+        mesh_shape,
+        options.alpha or ones,
+        options.beta or ones,
+        allow_all_gather=options.allow_all_gather and not data_parallel,
+        allow_all_to_all=options.allow_all_to_all and not data_parallel,
+        forced_axis=forced,
+    )
+
+
+def solve_problem(problem: Problem, time_limit_s: float) -> tuple[tuple[int, ...], Answer]:
+    """The cheapest assignment. Where all are forbidden, the least forbidden one."""
+    nodes, edges = tables(problem)
+    core = eliminate(nodes, edges)
+    answer = solve_core(core, time_limit_s) if _possible(core) else None
+    if answer is None or answer.ways is None:
+        finite = [np.abs(table[np.isfinite(table)]).max(initial=1.0) for table in edges.values()]
+        dear = _RELENT * max(finite, default=1.0)
+        edges = {edge: np.where(np.isfinite(t), t, dear) for edge, t in edges.items()}
+        nodes = [np.where(np.isfinite(own), own, dear) for own in nodes]
+        core = eliminate(nodes, edges)
+        answer = solve_core(core, time_limit_s)
+    if answer.ways is None:
+        raise CfpError(f"The solver found nothing in {time_limit_s:.0f} s. Raise `time_limit_s`.")
+    ways = core.complete(answer.ways)
+    return tuple(ways[node] for node in range(len(nodes))), answer
+
+
+def _possible(core: Core) -> bool:
+    return math.isfinite(core.constant) and all(
+        np.isfinite(table).any() for table in (*core.nodes.values(), *core.edges.values())
+    )
+
+
+def _layouts(builder: Builder, ways: tuple[int, ...], pairs: Mapping[int, int]) -> Layouts:
+    graph = builder.graph
+    chosen = {
+        value: layouts[ways[builder.node[value]]] for value, layouts in builder.layouts.items()
+    }
+    outputs = [chosen[value] for value in graph.outputs]
+    for out, argument in pairs.items():
+        if graph.values[graph.outputs[out]].shape == graph.values[graph.inputs[argument]].shape:
+            outputs[out] = chosen[graph.inputs[argument]]
+    uses = {
+        place: asked[ways[builder.node[graph.equations[place[0]].outputs[0]]]]
+        for place, asked in builder.asked.items()
+    }
+    return Layouts(
+        inputs=tuple(chosen[value] for value in graph.inputs),
+        outputs=tuple(outputs),
+        values={value: chosen[value] for value in sorted(builder.chosen)},
+        uses=uses,
+    )

@@ -1,0 +1,86 @@
+"""Megatron: products by weights are split in columns, then in rows, so that one sum serves two.
+
+A weight's product whose input comes whole is split by columns (every device makes some features);
+the next, whose input comes split in the dim it contracts, is split by rows and leaves partial
+sums, which one all-reduce completes. Lookups split the table by rows (the vocabulary). On a mesh of
+several axes the last is the tensor axis, unless `axis` names another, and the others split the
+batch. Where no dim of a block divides it is replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis
+from cfp.blocks import Block, Kind
+from cfp.blocks.operands import OPERANDS
+from cfp.errors import CfpError
+from cfp.layouts.carry import splits
+from cfp.plan import Plan, auto_mesh, build_plan
+from cfp.plan.build import analyze_for
+from cfp.templates.data_parallel import batch_strategies
+from cfp.templates.walk import split_of, walk
+from cfp.trace import Equation
+
+
+def megatron(
+    step: Callable[..., Any],
+    *args: Any,
+    mesh: Mesh,
+    axis: str | None = None,
+    pins: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Tensor parallel over one axis, data parallel over the others."""
+    mesh = auto_mesh(mesh)
+    names = mesh.axis_names
+    if axis is not None and axis not in names:
+        raise CfpError(f"`axis` is {axis!r}; the mesh has {', '.join(names)}.")
+    tensor = names.index(axis) if axis is not None else len(names) - 1
+    analysis = analyze_for(step, args, mesh)
+    size = mesh.devices.shape[tensor]
+    chosen = tensor_candidates(analysis, size)
+    others = [i for i in range(len(names)) if i != tensor]
+    batch = batch_strategies(analysis, mesh, others, "megatron")
+    strategies = [
+        tuple(candidate if i == tensor else rest[i] for i in range(len(names)))
+        for candidate, rest in zip(chosen, batch, strict=True)
+    ]
+    return build_plan(step, analysis, mesh, strategies, name="megatron", pins=pins)
+
+
+def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:
+    """Per block what the tensor axis splits."""
+    if size == 1:
+        return [None] * len(analysis.blocks)
+    chosen = walk(analysis, size, {}, _decide(size))
+    if all(candidate is None for candidate in chosen):
+        raise CfpError(
+            f"megatron splits weights into {size} parts, and no block of this step has a dim that "
+            "divides by that. Use a smaller tensor axis."
+        )
+    return chosen
+
+
+def _decide(size: int) -> Callable[[Block, Equation, Sequence[int | None]], int | None]:
+    def decide(block: Block, seed: Equation, reads: Sequence[int | None]) -> int | None:
+        options = [i for i, c in enumerate(block.candidates) if c.allows(size)]
+        data, _ = OPERANDS[seed.primitive]
+        if splits(reads[data]):
+            for i in options:
+                if split_of(block, i, seed).operand_dims[data] == reads[data]:
+                    return i
+        order = (
+            (Kind.CONTRACTED, Kind.COLUMNS)
+            if seed.primitive == "gather"
+            else (Kind.COLUMNS, Kind.CONTRACTED)
+        )
+        for kind in order:
+            for i in options:
+                if block.candidates[i].kind is kind:
+                    return i
+        return None
+
+    return decide
