@@ -1,4 +1,7 @@
-"""Tests run on the CPU; most of their time is XLA compiling, so it is told not to try hard."""
+"""Tests run on 8 virtual CPU devices.
+
+Most of their time is XLA compiling, so it is told not to try hard.
+"""
 
 import os
 from collections.abc import Callable
@@ -10,6 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    + " --xla_force_host_platform_device_count=8"
 )
 
 GOLDEN = Path(__file__).parent / "golden"

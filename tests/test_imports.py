@@ -9,7 +9,20 @@ import cfp
 
 ROOT = Path(cfp.__file__).parent
 # each room may import itself and those before it; `report` reads values, so it comes last
-ORDER = ["errors", "affine", "trace", "blocks", "segments", "analysis", "report", "targets", "cli"]
+ORDER = [
+    "errors",
+    "affine",
+    "trace",
+    "blocks",
+    "layouts",
+    "segments",
+    "analysis",
+    "plan",
+    "templates",
+    "report",
+    "targets",
+    "cli",
+]
 ALONE = {"models": {"errors", "models"}}  # the models know nothing of the planner
 MODELS_READERS = {"targets", "cli"}
 

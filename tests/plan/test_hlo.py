@@ -29,10 +29,6 @@ MESHES = {
 LOCAL = (16, 8)
 LOCAL_BYTES = 16 * 8 * 4
 
-pytestmark = pytest.mark.skipif(
-    jax.device_count() < DEVICES, reason="needs --xla_force_host_platform_device_count=8"
-)
-
 
 def mesh_of(name: str) -> Mesh:
     shape, order = MESHES[name]
@@ -314,6 +310,11 @@ def test_a_group_format_nobody_knows_is_an_error() -> None:
         ("(f32[4,8]{1,0}, f32[2]{0}) all-reduce-start(%p, %q)", "all-reduce", [128, 8]),
         ("((f32[4,8]{1,0}), f32[4,8]{1,0}) all-reduce-start(%p)", "all-reduce", [128]),
         ("(f32[4,8], f32[4,8], u32[]) all-reduce-start(%p)", "all-reduce", [128]),
+        (
+            "((f32[4,8], f32[2]), (f32[4,8], f32[2])) all-reduce-start(%p, %q)",
+            "all-reduce",
+            [128, 8],
+        ),
         ("(f32[4,8]{1,0}, f32[32,8]{1,0}) all-gather-start(%p)", "all-gather", [1024]),
         (
             "((f32[4,8], f32[2]), (f32[32,8], f32[16])) all-gather-start(%p, %q)",
@@ -434,7 +435,7 @@ def test_pieces_are_named_after_what_made_them() -> None:
           %f.3 = f32[8]{0} fusion(%made), kind=kLoop, calls=%rooted, metadata={op_name="a fusion"}
           %f.4 = (f32[8]{0}, f32[8]{0}) fusion(%made), kind=kLoop, \
             calls=%two_roots, metadata={op_name="left"}
-          %gte.1 = f32[8]{0} get-tuple-element(%f.4), index=1
+          %gte.1 = f32[8]{0} get-tuple-element(%f.4), index=1, metadata={op_name="left"}
           %nameless = f32[8]{0} negate(%made)
           ROOT %r = (f32[8]{0}, bf16[8]{0}, f32[8]{0}, f32[8]{0}, f32[8]{0}, \
             /*index=5*/f32[8]{0}, f32[8]{0}) all-reduce(%p, %convert.1, %f.1, %f.2, %f.3, \
@@ -452,6 +453,58 @@ def test_pieces_are_named_after_what_made_them() -> None:
         "right",
         "all of them",
     ]
+
+
+def test_a_loop_states_its_trips_and_its_state_names_nothing() -> None:
+    """A condition runs once more than its body."""
+    text = (
+        HEAD
+        + ADD
+        + dedent("""\
+        %cond (c: (s32[], f32[8], f32[4])) -> pred[] {
+          %c = (s32[], f32[8]{0}, f32[4]{0}) parameter(0)
+          %n = s32[] get-tuple-element(%c), index=0
+          %most = s32[] all-reduce(%n), channel_id=1, replica_groups={}, to_apply=%add
+          ROOT %lt = pred[] compare(%most, %most), direction=LT
+        }
+
+        %body (b: (s32[], f32[8], f32[4])) -> (s32[], f32[8], f32[4]) {
+          %b = (s32[], f32[8]{0}, f32[4]{0}) parameter(0), metadata={op_name="jit(f)"}
+          %x = f32[8]{0} get-tuple-element(%b), index=1
+          %y = f32[4]{0} get-tuple-element(%b), index=2
+          %i = s32[] get-tuple-element(%b), index=0
+          %r = (f32[8]{0}, f32[4]{0}) all-reduce(%x, %y), channel_id=2, replica_groups={}, \
+            to_apply=%add, metadata={op_name="jit(f)/while/body/psum"}
+          %x.1 = f32[8]{0} get-tuple-element(%r), index=0
+          %y.1 = f32[4]{0} get-tuple-element(%r), index=1
+          ROOT %t = (s32[], f32[8]{0}, f32[4]{0}) tuple(%i, %x.1, %y.1)
+        }
+
+        ENTRY %main (p: (s32[], f32[8], f32[4])) -> (s32[], f32[8], f32[4]) {
+          %p = (s32[], f32[8]{0}, f32[4]{0}) parameter(0)
+          ROOT %while.1 = (s32[], f32[8]{0}, f32[4]{0}) while(%p), condition=%cond, body=%body, \
+            metadata={op_name="body=%gone"}, \
+            backend_config="{\\"known_trip_count\\":{\\"n\\":\\"7\\"}}"
+        }
+        """)
+    )
+    asked, done = parse_collectives(text, DEVICES)
+    assert (asked.bytes, asked.times, asked.exact_times) == (4, 8, True)
+    assert (done.bytes, done.times, done.exact_times) == (48, 7, True)
+    assert [piece.op_name for piece in done.pieces] == ["jit(f)/while/body/psum"] * 2
+
+
+def test_an_all_to_all_of_a_tuple_is_one_tensor() -> None:
+    text = entry("""
+        %p = f32[8]{0} parameter(0), metadata={op_name="x"}
+        %left = f32[4]{0} slice(%p), slice={[0:4]}, metadata={op_name="cut"}
+        %right = f32[4]{0} slice(%p), slice={[4:8]}, metadata={op_name="cut"}
+        ROOT %r = (f32[4]{0}, f32[4]{0}) all-to-all(%left, %right), channel_id=1, \
+            replica_groups=[4,2]<=[8], metadata={op_name="jit(f)/all_to_all"}
+    """)
+    found = only(text)
+    assert found.bytes == 32
+    assert {piece.op_name for piece in found.pieces} == {"jit(f)/all_to_all"}
 
 
 def test_a_nameless_collective_takes_its_operands_name() -> None:

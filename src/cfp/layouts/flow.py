@@ -46,9 +46,7 @@ class Flow:
         self._placed = {e: block.index for block in blocks.blocks for e in block.prologue}
         self._member = {e: block.index for block in blocks.blocks for e in block.members}
         self._entries: dict[tuple[int, int], PartialLayout] = {}
-        self._enter_of = {
-            exit_: enter for loop in graph.loops for enter, exit_ in loop.carries
-        }
+        self._enter_of = {exit_: enter for loop in graph.loops for enter, exit_ in loop.carries}
         self._exit_of = {enter: exit_ for exit_, enter in self._enter_of.items()}
 
     def known(self) -> dict[int, PartialLayout]:
@@ -144,8 +142,7 @@ class Flow:
         contracts = equation.primitive in CONTRACTING
         wanted = self.wants.want[value].agreed_dims() if contracts else self.carry.open
         found = tuple(
-            want if on else dim
-            for dim, want, on in zip(layout, wanted, partial, strict=True)
+            want if on else dim for dim, want, on in zip(layout, wanted, partial, strict=True)
         )
         return self.carry.fit(self.carry.settle(found), self.graph.values[value].shape)
 

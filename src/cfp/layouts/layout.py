@@ -56,7 +56,7 @@ def to_spec(layout: Layout, axis_names: Sequence[str]) -> PartitionSpec:
     for dim in range(max(dims, default=-1) + 1):
         names = tuple(name for name, at in zip(axis_names, layout, strict=True) if at == dim)
         entries.append(names[0] if len(names) == 1 else names or None)
-    return PartitionSpec(*entries)
+    return PartitionSpec(*entries)  # type: ignore[no-untyped-call]
 
 
 def transfer(

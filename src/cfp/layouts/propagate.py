@@ -4,9 +4,9 @@
     wants    what readers want, from the end to the start                `want.Wants`
     known    what follows from asked values and arguments, start to end  `flow.Flow`
 
-First the wants settle how parameters lie. With these known, the wants settle all other arguments:
-optimizer state meets its parameter's gradient in the update and lies likewise. A last pass from
-start to end gives every tensor its layout and notes what the compiler must be told.
+First the wants settle how the parameters of contractions lie. With these known, they settle all
+other arguments: optimizer state meets its parameter's gradient in the update and lies likewise. A
+last pass from start to end gives every tensor its layout and notes what the compiler must be told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from cfp.blocks import Blocks, Strategy
 from cfp.layouts.asked import ask
-from cfp.layouts.carry import Carry, PartialLayout
+from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.flow import Flow
 from cfp.layouts.layout import Layout, Layouts
 from cfp.layouts.want import Want, Wants
@@ -51,7 +51,7 @@ def propagate(
 
     wants.sweep({**asked.values, **settled}, {})
     for value in graph.inputs:
-        if value in blocks.parameters:
+        if value in blocks.parameters and OPEN not in wants.want[value].dims:
             settle(value)
     known = Flow(graph, blocks, asked, wants, settled).known()
     wants.sweep(known, _of_results(graph, settled, pairs or {}))

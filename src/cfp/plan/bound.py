@@ -47,13 +47,15 @@ class Constrain:
     def _lie(self, array: Any, layout: Layout | None) -> Any:
         if layout is None:
             return array
-        return jax.lax.with_sharding_constraint(array, sharding(self.mesh, layout))
+        lie: Any = jax.lax.with_sharding_constraint
+        return lie(array, sharding(self.mesh, layout))
 
 
 def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) -> Any:
     """The step as a `jax.jit` with the plan's shardings and constraints."""
     graph, layouts = bound.analysis.graph, bound.layouts
-    leaves, in_tree = jax.tree.flatten(bound.args)
+    leaves = jax.tree.leaves(bound.args)
+    in_tree: Any = graph.in_tree
     expected = [(tuple(leaf.shape), leaf.dtype) for leaf in leaves]
     touch = Constrain(mesh, layouts)
 

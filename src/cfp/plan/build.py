@@ -96,9 +96,7 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
         return plan
     analysis = analyze_for(step, args, plan.mesh, sequence=plan.sequence)
     graph = analysis.graph
-    found = planned_tensors(
-        graph, graph.inputs, graph.input_paths, [(None,)] * len(graph.inputs)
-    )
+    found = planned_tensors(graph, graph.inputs, graph.input_paths, [(None,)] * len(graph.inputs))
     differs = difference(plan.arguments, found)
     if differs:
         raise CfpError(f"The plan is for another step: {differs}.")
@@ -109,9 +107,7 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
         return replace(plan, bound=bound)
     strategies = strategies_of(analysis, plan.segments)
     held = {
-        position: tensor.layout
-        for position, tensor in enumerate(plan.arguments)
-        if tensor.held
+        position: tensor.layout for position, tensor in enumerate(plan.arguments) if tensor.held
     }
     made = build_plan(
         step, analysis, plan.mesh, strategies, name=plan.name, held=held, sequence=plan.sequence
@@ -131,9 +127,7 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
             held={**held, **changed},
             sequence=plan.sequence,
         )
-    return replace(
-        made, notes=plan.notes, predicted=plan.predicted, environment=plan.environment
-    )
+    return replace(made, notes=plan.notes, predicted=plan.predicted, environment=plan.environment)
 
 
 def _plan(
@@ -165,16 +159,16 @@ def _plan(
 
 def _bound(step: Callable[..., Any], analysis: Analysis, layouts: Layouts) -> Bound:
     graph = analysis.graph
-    shapes = [
-        jax.ShapeDtypeStruct(graph.values[v].shape, graph.values[v].dtype) for v in graph.inputs
-    ]
+    shape: Any = jax.ShapeDtypeStruct
+    shapes = [shape(graph.values[v].shape, graph.values[v].dtype) for v in graph.inputs]
     args = jax.tree.unflatten(graph.in_tree, shapes)
     return Bound(step, args, graph.out_tree, analysis, layouts)
 
 
 def _same(shapes: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
     ours, theirs = jax.tree.leaves(shapes), jax.tree.leaves(args)
-    return jax.tree.structure(shapes) == jax.tree.structure(args) and all(
+    tree: Any = jax.tree.structure(shapes)
+    return tree == jax.tree.structure(args) and all(
         (a.shape, a.dtype) == (b.shape, b.dtype)
         if hasattr(b, "dtype")
         else a.shape == jax.numpy.shape(b)

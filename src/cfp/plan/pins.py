@@ -56,7 +56,7 @@ def layout_of(spec: Any, path: str, shape: Sequence[int], mesh: Mesh, who: str) 
     if isinstance(spec, NamedSharding):
         spec = spec.spec
     if spec is None:
-        spec = PartitionSpec()
+        spec = PartitionSpec()  # type: ignore[no-untyped-call]
     if not isinstance(spec, (PartitionSpec, tuple, list)):
         raise CfpError(f"{who} is {spec!r}: give a PartitionSpec, as P(None, 'model').")
     names = list(mesh.axis_names)

@@ -132,7 +132,8 @@ class Plan:
                 )
             where = sharding(self.mesh, tensor.layout)
             if isinstance(leaf, jax.ShapeDtypeStruct):
-                placed.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
+                shape: Any = jax.ShapeDtypeStruct
+                placed.append(shape(leaf.shape, leaf.dtype, sharding=where))
             else:
                 placed.append(jax.device_put(leaf, where))
         return jax.tree.unflatten(tree, placed)

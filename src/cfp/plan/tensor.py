@@ -72,9 +72,7 @@ def _some(paths: Sequence[str]) -> str:
 
 
 def _more(planned: Sequence[PlannedTensor], there: dict[str, PlannedTensor]) -> str:
-    count = sum(
-        (t.shape, t.dtype) != (there[t.path].shape, there[t.path].dtype) for t in planned
-    )
+    count = sum((t.shape, t.dtype) != (there[t.path].shape, there[t.path].dtype) for t in planned)
     return f" (and {count - 1} more differ)" if count > 1 else ""
 
 

@@ -109,14 +109,14 @@ def run_alone(
     step: Callable[..., Any], args: Sequence[Any], graph: Graph, device: jax.Device
 ) -> Reference:
     """Runs the step unsharded on one device, and again with moved arguments."""
-    args = jax.device_put(fill(graph, args), device)
+    given = jax.device_put(fill(graph, args), device)
     alone = jax.jit(lambda *a: step(*a))  # a function of its own: donates nothing
 
-    def run(given: Any) -> list[Any]:
-        return jax.device_get(jax.tree.leaves(alone(*given)))  # type: ignore[no-any-return]
+    def run(args: Any) -> list[Any]:
+        return jax.device_get(jax.tree.leaves(alone(*args)))  # type: ignore[no-any-return]
 
-    moved = [run(move(graph, args, seed)) for seed in range(MOVES)]
-    return Reference(step, args, graph.output_paths, run(args), moved, rounding_of(graph))
+    moved = [run(move(graph, given, seed)) for seed in range(MOVES)]
+    return Reference(step, given, graph.output_paths, run(given), moved, rounding_of(graph))
 
 
 def fill(graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -135,7 +135,8 @@ def fill(graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
 def rounding_of(graph: Graph) -> float:
     """The rounding error of the least precise floating-point type in the step."""
     types = {value.dtype for value in graph.values}
-    found = [float(jnp.finfo(t).eps) for t in types if jnp.issubdtype(t, jnp.inexact)]
+    finfo: Any = jnp.finfo
+    found = [float(finfo(t).eps) for t in types if jnp.issubdtype(t, jnp.inexact)]
     return max(found, default=0.0)
 
 

@@ -19,7 +19,7 @@ from cfp.errors import CfpError
 from cfp.layouts.carry import splits
 from cfp.plan import Plan, auto_mesh, build_plan
 from cfp.plan.build import analyze_for
-from cfp.templates.walk import split_of, walk
+from cfp.templates.walk import Decide, split_of, walk
 from cfp.trace import Equation, Role
 
 
@@ -70,12 +70,12 @@ def follow_batch(analysis: Analysis, parts: int, who: str) -> list[int | None]:
         ]
         raise CfpError(
             f"{who} splits the batch into {parts} parts, and no dim of the step's data divides by "
-            f"that: {', '.join(sizes[:3]) or 'it takes no data'}. Use a mesh that divides the batch."
+            f"that: {', '.join(sizes[:3]) or 'it takes none'}. Use a mesh that divides the batch."
         )
     return best
 
 
-def keep_split(parts: int) -> Callable[[Block, Equation, Sequence[int | None]], int | None]:
+def keep_split(parts: int) -> Decide:
     """Decides for the candidate that reads most operands as they come."""
 
     def decide(block: Block, seed: Equation, reads: Sequence[int | None]) -> int | None:

@@ -2,14 +2,15 @@
 
 A weight's product whose input comes whole is split by columns (every device makes some features);
 the next, whose input comes split in the dim it contracts, is split by rows and leaves partial
-sums, which one all-reduce completes. Lookups split the table by rows (the vocabulary). On a mesh of
-several axes the last is the tensor axis, unless `axis` names another, and the others split the
-batch. Where no dim of a block divides it is replicated.
+sums, which one all-reduce completes. Lookups split the table by rows (the vocabulary). What comes
+split stays so through products of activations. Negligible products (a router), products of whole
+activations and blocks of which no dim divides are replicated. On a mesh of several axes the last is
+the tensor axis, unless `axis` names another, and the others split the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
@@ -22,8 +23,8 @@ from cfp.layouts.carry import splits
 from cfp.plan import Plan, auto_mesh, build_plan
 from cfp.plan.build import analyze_for
 from cfp.templates.data_parallel import batch_strategies
-from cfp.templates.walk import split_of, walk
-from cfp.trace import Equation
+from cfp.templates.walk import Decide, split_of, walk
+from cfp.trace import Equation, Role
 
 
 def megatron(
@@ -55,7 +56,7 @@ def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:
     """Per block what the tensor axis splits."""
     if size == 1:
         return [None] * len(analysis.blocks)
-    chosen = walk(analysis, size, {}, _decide(size))
+    chosen = walk(analysis, size, {}, _decide(size, weights(analysis)))
     if all(candidate is None for candidate in chosen):
         raise CfpError(
             f"megatron splits weights into {size} parts, and no block of this step has a dim that "
@@ -64,7 +65,17 @@ def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:
     return chosen
 
 
-def _decide(size: int) -> Callable[[Block, Equation, Sequence[int | None]], int | None]:
+def weights(analysis: Analysis) -> set[int]:
+    """The forward values made of parameters and constants alone."""
+    graph = analysis.graph
+    found = {*analysis.grouping.parameters, *graph.constants}
+    for equation in graph.role(Role.FORWARD):
+        if equation.inputs and found.issuperset(equation.inputs):
+            found.update(equation.outputs)
+    return found
+
+
+def _decide(size: int, weights: Collection[int]) -> Decide:
     def decide(block: Block, seed: Equation, reads: Sequence[int | None]) -> int | None:
         options = [i for i, c in enumerate(block.candidates) if c.allows(size)]
         data, _ = OPERANDS[seed.primitive]
@@ -72,6 +83,8 @@ def _decide(size: int) -> Callable[[Block, Equation, Sequence[int | None]], int 
             for i in options:
                 if split_of(block, i, seed).operand_dims[data] == reads[data]:
                     return i
+        if block.negligible or not any(value in weights for value in seed.inputs):
+            return None
         order = (
             (Kind.CONTRACTED, Kind.COLUMNS)
             if seed.primitive == "gather"

@@ -61,8 +61,7 @@ def _plan(
         return plan
     assert plan.bound is not None
     state = {
-        position: plan.bound.layouts.inputs[position]
-        for position in state_arguments(analysis)
+        position: plan.bound.layouts.inputs[position] for position in state_arguments(analysis)
     }
     return build_plan(step, analysis, mesh, strategies, name=name, held=state, pins=pins)
 

@@ -24,6 +24,7 @@ from cfp.templates.alpa.batch import BatchDims
 from cfp.templates.alpa.carry import Part, carry, parts
 from cfp.templates.alpa.cost import Cluster
 from cfp.templates.alpa.depth import choose, depths
+from cfp.templates.alpa.live import live_equations
 from cfp.templates.alpa.options import AlpaOptions
 from cfp.templates.alpa.problem import Problem, Read, Sum
 from cfp.templates.alpa.ways import (
@@ -74,11 +75,14 @@ class Builder:
     _whole: Layout = field(init=False)
 
     def build(self) -> Problem:
+        live = live_equations(self.graph)
         for equation in self.graph.equations:
-            self._equation(equation)
+            if equation.index in live:
+                self._equation(equation)
         for loop in self.graph.loops:
             for entered, left in loop.carries:
-                self._carry_edge(entered, left, self.graph.trips(loop.index))
+                if entered in live:
+                    self._carry_edge(entered, left, self.graph.trips(loop.index))
         for value, argument in self.aliases.items():
             if set(self.layouts[value]) & set(self.layouts[argument]):
                 self._read(value, self.node[argument], self.layouts[argument], alias=True)
@@ -298,7 +302,7 @@ def _is_source(equation: Equation) -> bool:
 
 
 def _times(graph: Graph, equation: Equation) -> int:
-    """How often an operand is read. A loop is entered, and what it slices is moved, from outside."""
+    """How often an operand is read: what a loop takes in or slices is read from outside it."""
     if equation.primitive in (LOOP_ENTER, LOOP_SLICE) and equation.loop is not None:
         return graph.trips(graph.loops[equation.loop].parent)
     return graph.trips(equation.loop)

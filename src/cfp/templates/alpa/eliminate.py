@@ -1,7 +1,7 @@
 """Nodes that can be decided last are taken out exactly, before any solver runs.
 
 A node with at most two neighbours (an optimizer state, a weight read by two dots) has a best way
-for every pair of theirs. Taken out, it leaves the cost of that best way behind (a min-plus product):
+for every pair of theirs. Taken out, it leaves that best way's cost behind (a min-plus product):
 
     cost(a, b) += min over w of  edge(a, w) + own(w) + edge(w, b)
 
@@ -64,9 +64,10 @@ def eliminate(nodes: list[Costs], edges: Mapping[tuple[int, int], Costs]) -> Cor
         elif len(others) == 1:
             core.nodes[others[0]] = core.nodes[others[0]] + left
         else:
-            core.edges[others] = core.edges.get(others, np.zeros(left.shape)) + left
-            around[others[0]].add(others[1])
-            around[others[1]].add(others[0])
+            i, j = others
+            core.edges[i, j] = core.edges.get((i, j), np.zeros(left.shape)) + left
+            around[i].add(j)
+            around[j].add(i)
         waiting += [other for other in others if len(around[other]) <= 2]
     return core
 

@@ -48,7 +48,7 @@ def solve_core(core: Core, time_limit_s: float) -> Answer:
         return Answer({}, 0.0, math.isfinite(core.constant), 0)
     program, columns = _program(core)
     model = _model(program)
-    solver = highspy.Highs()
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (
         ("output_flag", False),
         ("threads", 1),

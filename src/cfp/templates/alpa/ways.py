@@ -15,9 +15,9 @@ stand for themselves.
     recompute     a summed dim takes one axis, the others repeat the work: forbidden unless
                   allow_recompute_heavy_op, then charged an all-reduce of both operands
 
-A lookup is what Alpa rewrites it into, a dot with a one-hot matrix, and its transpose likewise;
-besides, both may run replicated, as Alpa's gather and scatter may. An operation that none of
-this can cut is left whole along as few axes as possible, at no cost: Alpa would pad.
+A lookup has the splits of what Alpa rewrites it into, a dot with a one-hot matrix, and so has its
+transpose, a scatter; each axis takes another split or, as Alpa lets gathers and scatters, none.
+A dot that nothing of this can cut leaves as few axes idle as possible, at no cost: Alpa would pad.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 from cfp.affine import follow
-from cfp.layouts import Layout, fits, whole
+from cfp.layouts import Layout, fits
 from cfp.templates.alpa.cost import ALL_REDUCE, Cluster
 from cfp.templates.alpa.options import AlpaOptions
 from cfp.trace import Op
@@ -76,17 +76,16 @@ def is_contraction(op: Op) -> bool:
 def contraction_ways(op: Op, cluster: Cluster, options: AlpaOptions) -> list[Way]:
     """The ways of a dot, a convolution, a lookup or a scatter."""
     splits = _splits(op)
+    if op.primitive not in (DOT, CONVOLUTION):
+        return _lookup_ways(op, cluster, splits)
     groups = _groups(splits)
     ways = [_way(op, cluster, chosen) for chosen in _choices(groups, cluster)]
     if options.allow_mixed_mesh_shape and len(cluster.axes) > 1:
         ways += _flat_ways(op, cluster, groups)
     if options.allow_recompute_heavy_op and op.primitive == DOT:
         ways += _recompute_ways(op, cluster, groups)
-    lookup = op.primitive not in (DOT, CONVOLUTION)
-    if not ways and not lookup:
-        ways = _partial_ways(op, cluster, groups)
-    if not ways or lookup:
-        ways.append(_way(op, cluster, {}))
+    for idle in range(1, len(cluster.axes) + 1):
+        ways = ways or _partial_ways(op, cluster, groups, idle)
     return list(dict.fromkeys(ways))
 
 
@@ -223,24 +222,22 @@ def _recompute_ways(op: Op, cluster: Cluster, groups: list[list[Split]]) -> list
     return [_way(op, cluster, {axis: split}, cost) for axis, split in picked if split]
 
 
-def _partial_ways(op: Op, cluster: Cluster, groups: list[list[Split]]) -> list[Way]:
-    """As many axes as can be taken at once, by different splits."""
-    for idle in range(1, len(cluster.axes)):
-        ways: list[Way] = []
-        for axes in permutations(cluster.axes, len(cluster.axes) - idle):
-            for taken in permutations(groups, len(axes)):
-                picked = {
-                    axis: _pick(group, cluster.shape[axis])
-                    for axis, group in zip(axes, taken, strict=True)
-                }
-                if all(picked.values()):
-                    ways.append(_way(op, cluster, {a: s for a, s in picked.items() if s}))
-        if ways:
-            return ways
-    return []
+def _partial_ways(op: Op, cluster: Cluster, groups: list[list[Split]], idle: int) -> list[Way]:
+    """Ways that leave so many axes idle, the others taken by different splits."""
+    ways: list[Way] = []
+    for axes in combinations(cluster.axes, len(cluster.axes) - idle):
+        for taken in permutations(groups, len(axes)):
+            picked = {
+                axis: _pick(group, cluster.shape[axis])
+                for axis, group in zip(axes, taken, strict=True)
+            }
+            if all(picked.values()):
+                ways.append(_way(op, cluster, {a: s for a, s in picked.items() if s}))
+    return ways
 
 
-def replicated(op: Op, cluster: Cluster) -> Way:
-    """Everything whole everywhere."""
-    n = len(cluster.shape)
-    return Way((whole(n),) * len(op.in_shapes), (whole(n),) * len(op.out_shapes))
+def _lookup_ways(op: Op, cluster: Cluster, splits: list[Split]) -> list[Way]:
+    """Each axis takes another split, or none."""
+    groups = [[split] for split in splits]
+    idle = range(len(cluster.axes) + 1)
+    return list(dict.fromkeys(w for n in idle for w in _partial_ways(op, cluster, groups, n)))
