@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cfp.blocks import Block, Blocks, Strategy
+from cfp.blocks.backward import SCATTERS
 from cfp.blocks.operands import OPERANDS
-from cfp.layouts.carry import OPEN, Carry, PartialLayout
+from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
 from cfp.layouts.layout import Layout
 from cfp.trace import Equation, Graph, Role
 
@@ -52,8 +53,9 @@ def ask(graph: Graph, blocks: Blocks, strategies: Sequence[Strategy], carry: Car
         forward = blocks.matched.get(equation.index)
         if forward is None or forward not in results:
             continue
-        for i, layout in _backward(graph, blocks, equation, forward, operands, results).items():
-            operands[equation.index, i] = layout
+        if equation.op.map is not None:
+            reads_of = _backward(graph, blocks, equation, forward, operands, results, carry)
+            operands.update({(equation.index, i): layout for i, layout in reads_of.items()})
     return Asked(values, operands, results)
 
 
@@ -114,22 +116,65 @@ def _backward(
     forward: int,
     operands: Mapping[tuple[int, int], Layout],
     results: Mapping[int, Layout],
+    carry: Carry,
 ) -> dict[int, Layout]:
-    """How a backward contraction reads its operands; one that is neither shared nor a cotangent
-    of the result's own shape is left to the sweep."""
+    """How a backward contraction reads its operands.
+
+    One that is neither shared nor a cotangent of the result's own shape is left to the sweep. A
+    product of a tensor with itself shares both operands: the part that suits the cotangent counts.
+    """
     origin = graph.equations[forward]
     same = blocks.recomputed.same
-    found: dict[int, Layout] = {}
-    for i, value in enumerate(equation.inputs):
-        twin = same.get(value, value)
-        for j, other in enumerate(origin.inputs):
-            if twin == other and (forward, j) in operands and i not in found:
-                found[i] = operands[forward, j]
-    if equation.index in blocks.recomputed.equations:
-        return found
+    slots = {
+        i: [
+            operands[forward, j]
+            for j, other in enumerate(origin.inputs)
+            if same.get(value, value) == other and (forward, j) in operands
+        ]
+        for i, value in enumerate(equation.inputs)
+    }
+    if equation.index in blocks.recomputed.equations and equation.op is origin.op:
+        return {i: operands[forward, i] for i in slots if (forward, i) in operands}
     shape = graph.values[origin.outputs[0]].shape
-    for i, value in enumerate(equation.inputs):
-        if i not in found and graph.values[value].shape == shape:
-            found[i] = results[forward]
-            break
+    cotangent = next(
+        (
+            i
+            for i, value in enumerate(equation.inputs)
+            if not slots[i] and graph.values[value].shape == shape
+        ),
+        None,
+    )
+    found: dict[int, Layout] = {}
+    for i, options in slots.items():
+        if not options:
+            continue
+        best = options[0]
+        if cotangent is not None:
+            wanted = results[forward]
+            reads = [_beside(equation, i, cotangent, option, wanted, carry) for option in options]
+            best = options[reads.index(wanted) if wanted in reads else 0]
+            found[cotangent] = _beside(equation, i, cotangent, best, wanted, carry)
+        found[i] = best
+    if equation.primitive in SCATTERS:  # adds into zeros that lie as the table does
+        table = OPERANDS[origin.primitive][1]
+        found[0] = operands[forward, table]
     return found
+
+
+def _beside(
+    equation: Equation, shared: int, cotangent: int, layout: Layout, wanted: Layout, carry: Carry
+) -> Layout:
+    """The cotangent's layout next to the shared operand's: as wanted, where the two agree."""
+    op = equation.op
+    assert op.map is not None
+    moved = carry.across(op, shared, cotangent, layout)
+    here = {factor for dim in op.map.operands[shared] for factor in dim}
+    found: list[int | None] = []
+    for axis, dim in enumerate(wanted):
+        there = moved[axis]
+        if layout[axis] is not None:
+            found.append(there if splits(there) else None)
+        else:
+            factors = op.map.operands[cotangent][dim] if dim is not None else ()
+            found.append(dim if factors and factors[0] not in here else None)
+    return carry.fit(tuple(found), op.in_shapes[cotangent])

@@ -19,7 +19,7 @@ from cfp.blocks import Blocks
 from cfp.blocks.backward import CONTRACTING
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, PartialLayout, splits
-from cfp.layouts.layout import Layout
+from cfp.layouts.layout import Layout, fits
 from cfp.layouts.want import Wants
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role
 
@@ -52,6 +52,11 @@ class Flow:
     def known(self) -> dict[int, PartialLayout]:
         for equation in self.graph.equations:
             reads = [self._layout(value) for value in equation.inputs]
+            if equation.role is Role.UPDATE:  # gradients come as parameters and state lie
+                reads = [
+                    self.carry.open if self._from_gradient(value) else layout
+                    for value, layout in zip(equation.inputs, reads, strict=True)
+                ]
             for j, value in enumerate(equation.outputs):
                 self.layouts[value] = self._result(equation, j, reads)[0]
         return self.layouts
@@ -68,6 +73,10 @@ class Flow:
                     self._tell(value, layout)
             self._tell_operands(equation)
         return self.values, self.uses
+
+    def _from_gradient(self, value: int) -> bool:
+        producer = self.graph.values[value].producer
+        return producer is not None and self.graph.equations[producer].role is not Role.UPDATE
 
     # --- layouts -------------------------------------------------------------------------
 
@@ -139,12 +148,15 @@ class Flow:
     ) -> PartialLayout:
         """Partial sums of a contraction go where they are wanted. Those of a plain reduction are
         small: asked to scatter them, the compiler would rather exchange its larger operand."""
-        contracts = equation.primitive in CONTRACTING
-        wanted = self.wants.want[value].agreed_dims() if contracts else self.carry.open
-        found = tuple(
-            want if on else dim for dim, want, on in zip(layout, wanted, partial, strict=True)
-        )
-        return self.carry.fit(self.carry.settle(found), self.graph.values[value].shape)
+        shape = self.graph.values[value].shape
+        found = self.carry.settle(layout)
+        if equation.primitive not in CONTRACTING:
+            return found
+        for axis, dim in enumerate(self.wants.want[value].agreed_dims()):
+            if partial[axis] and splits(dim):
+                more = (*found[:axis], dim, *found[axis + 1 :])
+                found = more if fits(more, shape, self.carry.mesh_shape) else found
+        return found
 
     def _round(self, enter: Equation, first: PartialLayout) -> PartialLayout:
         """A loop's carry: as the body leaves it, else as it is wanted, else as it comes in."""

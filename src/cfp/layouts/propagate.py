@@ -4,9 +4,10 @@
     wants    what readers want, from the end to the start                `want.Wants`
     known    what follows from asked values and arguments, start to end  `flow.Flow`
 
-First the wants settle how the parameters of contractions lie. With these known, they settle all
-other arguments: optimizer state meets its parameter's gradient in the update and lies likewise. A
-last pass from start to end gives every tensor its layout and notes what the compiler must be told.
+First the wants settle how the parameters of contractions lie; with these known, the other
+parameters and the data; then what the update alone reads: optimizer state meets its parameter there
+and lies likewise. A last pass from start to end gives every tensor its layout and notes what the
+compiler must be told.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.flow import Flow
 from cfp.layouts.layout import Layout, Layouts
 from cfp.layouts.want import Want, Wants
-from cfp.trace import Graph
+from cfp.trace import Graph, Role
 
 
 def propagate(
@@ -49,12 +50,18 @@ def propagate(
             dims = carry.settle(wants.want[value].dims)
             settled[value] = carry.fit(dims, graph.values[value].shape)
 
-    wants.sweep({**asked.values, **settled}, {})
+    def sweep(known: Mapping[int, PartialLayout]) -> None:
+        wants.sweep(known, _of_results(graph, settled, pairs or {}))
+
+    sweep({**asked.values, **settled})
     for value in graph.inputs:
         if value in blocks.parameters and OPEN not in wants.want[value].dims:
             settle(value)
-    known = Flow(graph, blocks, asked, wants, settled).known()
-    wants.sweep(known, _of_results(graph, settled, pairs or {}))
+    sweep(Flow(graph, blocks, asked, wants, settled).known())
+    for value in graph.inputs:
+        if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value]):
+            settle(value)
+    sweep(Flow(graph, blocks, asked, wants, settled).known())
     for value in graph.inputs:
         settle(value)
 

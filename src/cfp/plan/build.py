@@ -81,12 +81,14 @@ def plan_of_layouts(
     fixed: list[PlannedValue] = []
     for value, layout in sorted(layouts.values.items()):
         producer = graph.values[value].producer
-        if producer is not None and graph.equations[producer].outputs[0] == value:
-            op = graph.equations[producer].op
-            fixed.append(PlannedValue(producer, op.primitive, None, op.out_shapes[0], layout))
+        if producer is not None:
+            at, shape = graph.equations[producer].outputs.index(value), graph.values[value].shape
+            primitive = graph.equations[producer].primitive
+            fixed.append(PlannedValue(producer, primitive, at, None, shape, layout))
     for (equation, operand), layout in sorted(layouts.uses.items()):
         op = graph.equations[equation].op
-        fixed.append(PlannedValue(equation, op.primitive, operand, op.in_shapes[operand], layout))
+        shape = op.in_shapes[operand]
+        fixed.append(PlannedValue(equation, op.primitive, None, operand, shape, layout))
     return replace(plan, values=tuple(fixed), notes=notes)
 
 
@@ -182,18 +184,21 @@ def _explicit(plan: Plan, analysis: Analysis) -> Layouts:
     values: dict[int, Layout] = {}
     uses: dict[tuple[int, int], Layout] = {}
     for fixed in plan.values:
-        op = graph.equations[fixed.equation].op if fixed.equation < len(graph.equations) else None
-        shapes = () if op is None else op.out_shapes if fixed.operand is None else op.in_shapes
-        at = fixed.operand or 0
-        shape = shapes[at] if at < len(shapes) else None
-        if op is None or op.primitive != fixed.primitive or shape != fixed.shape:
-            there = "nothing" if op is None else f"{op.primitive} {list(shape or ())}"
+        known = fixed.equation < len(graph.equations)
+        equation = graph.equations[fixed.equation] if known else None
+        tensors = () if equation is None else equation.outputs
+        at = fixed.result
+        if at is None:
+            tensors, at = () if equation is None else equation.inputs, fixed.operand or 0
+        shape = graph.values[tensors[at]].shape if at < len(tensors) else None
+        if equation is None or equation.primitive != fixed.primitive or shape != fixed.shape:
+            there = "nothing" if equation is None else f"{equation.primitive} {list(shape or ())}"
             raise CfpError(
                 f"The plan is for another step: its equation {fixed.equation} is "
                 f"{fixed.primitive} {list(fixed.shape)}, the step's is {there}."
             )
         if fixed.operand is None:
-            values[graph.equations[fixed.equation].outputs[0]] = fixed.layout
+            values[tensors[at]] = fixed.layout
         else:
             uses[fixed.equation, fixed.operand] = fixed.layout
     inputs = tuple(tensor.layout for tensor in plan.arguments)

@@ -110,6 +110,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             {
                 "equation": value.equation,
                 "primitive": value.primitive,
+                "result": value.result,
                 "operand": value.operand,
                 "shape": list(value.shape),
                 "spec": spec_to_json(value.layout, names),
@@ -231,6 +232,7 @@ def _value(entry: Fields, mesh: Mesh) -> PlannedValue:
     return PlannedValue(
         equation=equation,
         primitive=entry.text("primitive"),
+        result=entry.optional_integer("result"),
         operand=entry.optional_integer("operand"),
         shape=shape,
         layout=layout_of(entry.spec("spec"), f"equation {equation}", shape, mesh, who),

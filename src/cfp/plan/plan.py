@@ -39,11 +39,13 @@ class Predicted:
 class PlannedValue:
     """A tensor inside the step that the plan fixes by itself, not through a block's strategy.
 
-    `operand` counts the equation's inputs, where it fixes how one reads; None is its result 0.
+    It is the equation's result of that number or, where `operand` says so, an operand as the
+    equation reads it.
     """
 
     equation: int
     primitive: str
+    result: int | None
     operand: int | None
     shape: tuple[int, ...]
     layout: tuple[int | None, ...]

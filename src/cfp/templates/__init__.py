@@ -1,7 +1,8 @@
 """The plans people copy today, for any step: to compare with, never among the candidates."""
 
+from cfp.templates.alpa import alpa
 from cfp.templates.data_parallel import data_parallel
 from cfp.templates.megatron import megatron
 from cfp.templates.sharded_state import fsdp, zero1
 
-__all__ = ["data_parallel", "fsdp", "megatron", "zero1"]
+__all__ = ["alpa", "data_parallel", "fsdp", "megatron", "zero1"]

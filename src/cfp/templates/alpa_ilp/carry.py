@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from cfp.affine import OpMap
 from cfp.affine.factors import Dims
 from cfp.layouts import Layout, transfer
-from cfp.templates.alpa.cost import Cluster
-from cfp.templates.alpa.ways import Way
+from cfp.templates.alpa_ilp.cost import Cluster
+from cfp.templates.alpa_ilp.ways import Way
 from cfp.trace import Op
 
 

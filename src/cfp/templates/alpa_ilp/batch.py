@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cfp.affine import follow
 from cfp.affine.factors import Dims
-from cfp.templates.alpa.ways import is_contraction
+from cfp.templates.alpa_ilp.ways import is_contraction
 from cfp.trace import Equation, Graph
 
 BatchDims = dict[int, int]  # value -> its batch dim

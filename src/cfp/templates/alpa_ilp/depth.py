@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cfp.templates.alpa.ways import is_contraction
+from cfp.templates.alpa_ilp.ways import is_contraction
 from cfp.trace import LOOP_PRIMITIVES, Equation, Graph
 
 _FREE = frozenset({"reshape", "squeeze", "expand_dims", *LOOP_PRIMITIVES})

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cfp.layouts import Layout
-from cfp.templates.alpa.cost import ALL_REDUCE, FORBIDDEN, Cluster, resharding
+from cfp.templates.alpa_ilp.cost import ALL_REDUCE, FORBIDDEN, Cluster, Move, gathering, resharding
 
 Costs = NDArray[np.float64]
 
@@ -39,9 +39,16 @@ class Read:
     alias: bool = False
 
     def cost(self, cluster: Cluster, made: Layout, wanted: Layout) -> float:
-        if self.alias:
-            return 0.0 if made == wanted else FORBIDDEN
+        if self.alias and made != wanted:
+            return FORBIDDEN
         return resharding(cluster, self.size_bytes, made, wanted)[0] * self.times
+
+    def paid(
+        self, cluster: Cluster, made: Layout, wanted: Layout
+    ) -> tuple[float, tuple[Move, ...]]:
+        """What one reading costs and moves, also where it is forbidden."""
+        cost, moves = resharding(cluster, self.size_bytes, made, wanted)
+        return (cost, moves) if cost < FORBIDDEN else gathering(cluster, self.size_bytes, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +98,15 @@ def together(first: Sum, second: Sum, ways: tuple[int, int]) -> bool:
     )
 
 
-def price(problem: Problem, ways: Sequence[int]) -> float:
-    """The cost of one assignment, term by term."""
+def price(problem: Problem, ways: Sequence[int], *, relent: bool = False) -> float:
+    """The cost of one assignment, term by term; `relent` pays for what is forbidden."""
     cluster = problem.cluster
     total = sum(own[way] for own, way in zip(problem.own, ways, strict=True))
     total += sum(term.cost(cluster, ways[term.node]) for term in problem.sums)
     for read in problem.reads:
-        total += read.cost(cluster, read.made[ways[read.maker]], read.wanted[ways[read.reader]])
+        made, wanted = read.made[ways[read.maker]], read.wanted[ways[read.reader]]
+        paid = read.paid(cluster, made, wanted)[0] * read.times if relent else None
+        total += read.cost(cluster, made, wanted) if paid is None else paid
     for first, second in problem.shared:
         if together(first, second, (ways[first.node], ways[second.node])):
             total -= second.cost(cluster, ways[second.node])

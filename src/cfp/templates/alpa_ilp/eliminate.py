@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cfp.templates.alpa.problem import Costs
+from cfp.templates.alpa_ilp.problem import Costs
 
 
 @dataclass(slots=True)

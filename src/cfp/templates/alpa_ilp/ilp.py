@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from cfp.templates.alpa.eliminate import Core
+from cfp.templates.alpa_ilp.eliminate import Core
 
 _LARGEST = 1e6  # costs are scaled to at most this: solvers work to about nine digits
 

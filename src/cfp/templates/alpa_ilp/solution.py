@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cfp.layouts import Layouts
-from cfp.templates.alpa.cost import ALL_REDUCE, resharding
-from cfp.templates.alpa.problem import Problem, together
+from cfp.templates.alpa_ilp.cost import ALL_REDUCE
+from cfp.templates.alpa_ilp.problem import Problem, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class AlpaSolution:
     """`cost` is the objective in Alpa's units; `gap` is 0.0 when it is proved optimal.
 
     `status` is "optimal" or "time limit". `variables` counts the columns of the integer program.
+    `relented`: Alpa's rules forbid every assignment of this step; what they forbid was then
+    made very dear, and `cost` has it at the price of gathering the tensor.
     """
 
     layouts: Layouts
@@ -51,6 +53,7 @@ class AlpaSolution:
     seconds: float
     variables: int
     communications: tuple[Communication, ...]
+    relented: bool = False
 
     def count(self, kind: str) -> int:
         """How often a collective of this kind happens in a step."""
@@ -73,13 +76,13 @@ def communications(problem: Problem, ways: Sequence[int]) -> tuple[Communication
     """Every collective of an assignment, in the order of the equations."""
     cluster = problem.cluster
     shared = {
-        id(second)
+        second.value
         for first, second in problem.shared
         if together(first, second, (ways[first.node], ways[second.node]))
     }
     found: list[Communication] = []
     for term in problem.sums:
-        if id(term) in shared:
+        if term.value in shared:
             continue
         way = ways[term.node]
         size_bytes = term.local_bytes(cluster, way)
@@ -99,6 +102,6 @@ def communications(problem: Problem, ways: Sequence[int]) -> tuple[Communication
                 read.operand,
                 read.times,
             )
-            for m in resharding(cluster, read.size_bytes, made, wanted)[1]
+            for m in read.paid(cluster, made, wanted)[1]
         ]
     return tuple(sorted(found, key=lambda c: (c.equation is None, c.equation or 0, c.operand or 0)))

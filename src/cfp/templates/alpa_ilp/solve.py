@@ -10,14 +10,16 @@ import numpy as np
 
 from cfp.errors import CfpError
 from cfp.layouts import Layouts
-from cfp.templates.alpa.batch import batch_dims
-from cfp.templates.alpa.build import Builder
-from cfp.templates.alpa.cost import Cluster
-from cfp.templates.alpa.eliminate import Core, eliminate
-from cfp.templates.alpa.ilp import Answer, solve_core
-from cfp.templates.alpa.options import AlpaOptions
-from cfp.templates.alpa.problem import Problem, price, tables
-from cfp.templates.alpa.solution import AlpaSolution, communications
+from cfp.templates.alpa_ilp.batch import batch_dims
+from cfp.templates.alpa_ilp.build import build
+from cfp.templates.alpa_ilp.cost import Cluster
+from cfp.templates.alpa_ilp.eliminate import Core, eliminate
+from cfp.templates.alpa_ilp.ilp import Answer, solve_core
+from cfp.templates.alpa_ilp.ledger import Ledger
+from cfp.templates.alpa_ilp.options import AlpaOptions
+from cfp.templates.alpa_ilp.problem import Problem, price, tables
+from cfp.templates.alpa_ilp.scatter import scatter_gradients
+from cfp.templates.alpa_ilp.solution import AlpaSolution, communications
 from cfp.trace import Graph
 
 _RELENT = 1e3  # a forbidden pair then costs this times the dearest allowed one
@@ -43,19 +45,24 @@ def solve_alpa(
     aliases = {graph.outputs[o]: graph.inputs[i] for o, i in (pairs or {}).items()}
     aliases = {v: a for v, a in aliases.items() if graph.values[v].shape == graph.values[a].shape}
     batch = batch_dims(graph, parameters)
-    builder = Builder(graph, cluster, options, batch, aliases)
-    problem = builder.build()
+    ledger = build(graph, cluster, options, batch, aliases)
+    problem = ledger.problem
     left_s = max(1.0, time_limit_s - (time.perf_counter() - began))
     ways, answer = solve_problem(problem, left_s)
-    return AlpaSolution(
-        layouts=_layouts(builder, ways, pairs or {}),
-        cost=price(problem, ways),
+    relented = math.isinf(price(problem, ways))
+    solution = AlpaSolution(
+        layouts=_layouts(ledger, ways, pairs or {}),
+        cost=price(problem, ways, relent=relented),
         gap=answer.gap,
         status="optimal" if answer.optimal else "time limit",
         seconds=time.perf_counter() - began,
         variables=answer.variables,
         communications=communications(problem, ways),
+        relented=relented,
     )
+    if options.prefer_reduce_scatter:
+        return scatter_gradients(solution, ledger, ways, pairs or {})
+    return solution
 
 
 def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
@@ -105,22 +112,20 @@ def _possible(core: Core) -> bool:
     )
 
 
-def _layouts(builder: Builder, ways: tuple[int, ...], pairs: Mapping[int, int]) -> Layouts:
-    graph = builder.graph
-    chosen = {
-        value: layouts[ways[builder.node[value]]] for value, layouts in builder.layouts.items()
-    }
+def _layouts(ledger: Ledger, ways: tuple[int, ...], pairs: Mapping[int, int]) -> Layouts:
+    graph = ledger.graph
+    chosen = {value: layouts[ways[ledger.node[value]]] for value, layouts in ledger.layouts.items()}
     outputs = [chosen[value] for value in graph.outputs]
     for out, argument in pairs.items():
         if graph.values[graph.outputs[out]].shape == graph.values[graph.inputs[argument]].shape:
             outputs[out] = chosen[graph.inputs[argument]]
     uses = {
-        place: asked[ways[builder.node[graph.equations[place[0]].outputs[0]]]]
-        for place, asked in builder.asked.items()
+        place: asked[ways[ledger.node[graph.equations[place[0]].outputs[0]]]]
+        for place, asked in ledger.asked.items()
     }
     return Layouts(
         inputs=tuple(chosen[value] for value in graph.inputs),
         outputs=tuple(outputs),
-        values={value: chosen[value] for value in sorted(builder.chosen)},
+        values={value: chosen[value] for value in sorted(ledger.chosen)},
         uses=uses,
     )

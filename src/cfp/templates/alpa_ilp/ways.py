@@ -29,8 +29,8 @@ from itertools import combinations, permutations, product
 
 from cfp.affine import follow
 from cfp.layouts import Layout, fits
-from cfp.templates.alpa.cost import ALL_REDUCE, Cluster
-from cfp.templates.alpa.options import AlpaOptions
+from cfp.templates.alpa_ilp.cost import ALL_REDUCE, Cluster
+from cfp.templates.alpa_ilp.options import AlpaOptions
 from cfp.trace import Op
 
 DOT, CONVOLUTION = "dot_general", "conv_general_dilated"

@@ -26,7 +26,7 @@ Along the axis that the batch is forced on, all-gather and all-to-all are forbid
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cfp.layouts import Layout
@@ -98,6 +98,12 @@ def resharding(
     if moves is None:
         return FORBIDDEN, ()
     return sum(cluster.price(m.kind, m.size_bytes, m.axis) for m in moves), moves
+
+
+def gathering(cluster: Cluster, size_bytes: int, source: Layout) -> tuple[float, tuple[Move, ...]]:
+    """Gathering a tensor whole, whatever is forbidden: what is left where nothing is allowed."""
+    free = replace(cluster, allow_all_gather=True, forced_axis=None)
+    return resharding(free, size_bytes, source, (None,) * len(source))
 
 
 def _moves(

@@ -1,0 +1,64 @@
+"""Alpa: the plan that Alpa's integer program finds cheapest, by its symbolic cost of communication.
+
+The cost formulas, and what differs from Alpa's own code, are in `alpa_ilp`. They are symbols, not
+measurements, and the plan's notes say so, with the gap that the solver left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis
+from cfp.layouts import Layouts
+from cfp.plan import Plan, auto_mesh, plan_of_layouts
+from cfp.plan.build import analyze_for
+from cfp.plan.pairs import find_pairs
+from cfp.plan.pins import resolve_pins
+from cfp.templates.alpa_ilp import AlpaOptions, solve_alpa
+
+
+def alpa(
+    step: Callable[..., Any],
+    *args: Any,
+    mesh: Mesh,
+    pins: Mapping[str, Any] | None = None,
+    options: AlpaOptions | None = None,
+    time_limit_s: float = 60.0,
+) -> Plan:
+    """Alpa's intra-operator plan. At the time limit the best plan found so far counts."""
+    mesh = auto_mesh(mesh)
+    analysis = analyze_for(step, args, mesh)
+    parameters = analysis.grouping.parameters
+    pairs = find_pairs(analysis.graph, parameters)
+    solution = solve_alpa(
+        analysis.graph,
+        mesh.devices.shape,
+        parameters=parameters,
+        pairs=pairs,
+        options=options or AlpaOptions(),
+        time_limit_s=time_limit_s,
+    )
+    notes = (
+        f"Alpa's integer program: {solution.status}, gap {100 * solution.gap:.2g} %, symbolic cost "
+        f"{solution.cost:.6g} (Alpa's formulas, nothing measured).",
+    )
+    layouts = _pinned(analysis, mesh, solution.layouts, pins or {}, pairs)
+    return plan_of_layouts(step, analysis, mesh, layouts, name="alpa", notes=notes)
+
+
+def _pinned(
+    analysis: Analysis,
+    mesh: Mesh,
+    layouts: Layouts,
+    pins: Mapping[str, Any],
+    pairs: Mapping[int, int],
+) -> Layouts:
+    """A pinned argument lies as pinned; its uses stay as solved and are resharded to."""
+    held = resolve_pins(analysis.graph, mesh, pins)
+    inputs = tuple(held.get(i, layout) for i, layout in enumerate(layouts.inputs))
+    outputs = tuple(held.get(pairs.get(i, -1), layout) for i, layout in enumerate(layouts.outputs))
+    return replace(layouts, inputs=inputs, outputs=outputs)

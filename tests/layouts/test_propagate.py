@@ -1,0 +1,189 @@
+"""Layouts of whole steps: consistent at every contraction, on random programs and the models."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cfp import models
+from cfp.analysis import analyze
+from cfp.blocks import Blocks, Kind, Strategy, build_blocks
+from cfp.layouts import Layouts, fits, propagate
+from cfp.plan.pairs import find_pairs
+from cfp.trace import Graph, Role, trace
+from tests.blocks.programs import Program, programs
+
+FAST = settings(
+    deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+MESHES = [(2,), (4,), (2, 2)]
+
+
+def choose(blocks: Blocks, seed: int) -> list[Strategy]:
+    random = np.random.default_rng(seed)
+    options = [block.strategies(blocks.mesh_shape) for block in blocks.blocks]
+    return [each[random.integers(len(each))] for each in options]
+
+
+def check_layouts(graph: Graph, blocks: Blocks, layouts: Layouts) -> None:
+    """Every layout fits, and every contraction finds its operands split alike."""
+    mesh = blocks.mesh_shape
+    tensors = [
+        *zip(graph.inputs, layouts.inputs, strict=True),
+        *zip(graph.outputs, layouts.outputs, strict=True),
+        *layouts.values.items(),
+        *((graph.equations[e].inputs[i], layout) for (e, i), layout in layouts.uses.items()),
+    ]
+    for value, layout in tensors:
+        assert fits(layout, graph.values[value].shape, mesh), graph.describe(value)
+    contractions = {member for block in blocks.blocks for member in block.seeds}
+    for equation in graph.equations:
+        if equation.index in contractions or equation.index in blocks.matched:
+            check_contraction(graph, layouts, equation.index, len(mesh))
+
+
+def check_contraction(graph: Graph, layouts: Layouts, index: int, axes: int) -> None:
+    equation = graph.equations[index]
+    op = equation.op
+    assert op.map is not None
+    split: list[dict[int, int]] = []  # per operand: axis -> leading factor of the split dim
+    for i in range(len(equation.inputs)):
+        layout = layouts.uses.get((index, i))
+        if layout is None:
+            continue
+        dims = op.map.operands[i]
+        split.append({a: dims[d][0] for a, d in enumerate(layout) if d is not None})
+    result = layouts.values.get(equation.outputs[0])
+    for axis in range(axes):
+        factors = {mine[axis] for mine in split if axis in mine}
+        assert len(factors) <= 1, f"{graph.describe(equation.outputs[0])}: {split}"
+        if not factors or result is None:
+            continue
+        (factor,) = factors
+        kept = [d for d, dim in enumerate(op.map.results[0]) if dim and dim[0] == factor]
+        if kept:  # no device needs another's part of the result
+            assert result[axis] == kept[0], graph.describe(equation.outputs[0])
+        elif op.primitive == "dot_general":
+            assert factor in op.map.reduced
+
+
+@settings(FAST, max_examples=100)
+@given(programs(longest=7), st.sampled_from(MESHES), st.booleans(), st.integers(0, 99))
+def test_random_programs(
+    program: Program, mesh_shape: tuple[int, ...], sequence: bool, seed: int
+) -> None:
+    graph = trace(program.train, *program.args())
+    blocks = build_blocks(graph, mesh_shape, sequence=sequence)
+    pairs = find_pairs(graph, blocks.parameters)
+    layouts = propagate(graph, blocks, choose(blocks, seed), mesh_shape, pairs=pairs)
+    check_layouts(graph, blocks, layouts)
+
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("bert", {}),
+    ("gpt", {}),
+    ("moe", {}),
+    ("llama", {}),
+    ("gpt", {"scan": True}),
+    ("llama", {"scan": True, "checkpoint": True}),
+    ("gpt", {"checkpoint": True, "tied": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize("mesh_shape", MESHES, ids=str)
+def test_models(name: str, options: dict[str, Any], mesh_shape: tuple[int, ...]) -> None:
+    step, args = models.make_step(models.config(name, layers=2, **options), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=mesh_shape)
+    graph, blocks = analysis.graph, analysis.grouping
+    pairs = find_pairs(graph, blocks.parameters)
+    assert len(pairs) == len(jax.tree.leaves(args[0])), "the state goes round whole"
+    for seed in range(3):
+        layouts = propagate(graph, blocks, choose(blocks, seed), mesh_shape, pairs=pairs)
+        check_layouts(graph, blocks, layouts)
+        check_state(graph, layouts)
+        for result, argument in pairs.items():
+            assert layouts.outputs[result] == layouts.inputs[argument]
+
+
+def check_state(graph: Graph, layouts: Layouts) -> None:
+    """Optimizer state lies as its parameter."""
+    by_path = dict(zip(graph.input_paths, layouts.inputs, strict=True))
+    followers = 0
+    for path, layout in by_path.items():
+        for state in (".mu", ".nu"):
+            if state in path:
+                tail = path.split(state)[1]
+                assert layout == by_path[f"state.params{tail}"], path
+                followers += 1
+    assert followers
+
+
+def test_every_backward_contraction_is_told() -> None:
+    step, args = models.make_step(models.config("gpt", layers=1), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(2,))
+    graph, blocks = analysis.graph, analysis.grouping
+    layouts = propagate(graph, blocks, choose(blocks, 0), (2,))
+    for equation in graph.role(Role.BACKWARD):
+        if equation.index in blocks.matched:
+            assert equation.outputs[0] in layouts.values
+            told = [i for i in range(len(equation.inputs)) if (equation.index, i) in layouts.uses]
+            assert len(told) >= 2
+
+
+def chain(strategies: list[str]) -> tuple[Graph, Blocks, Layouts]:
+    """Three products in a row, with a gelu between: w[8,8] each, 16 rows."""
+
+    def step(weights: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            y = x
+            for w in weights:
+                y = jax.nn.gelu(y @ w)
+                y = y - y.mean(-1, keepdims=True)  # ends the block
+            return (y**2).sum()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    weights = [np.ones((8, 8), np.float32)] * len(strategies)
+    graph = trace(step, weights, np.ones((16, 8), np.float32))
+    blocks = build_blocks(graph, (2,))
+    chosen: list[Strategy] = []
+    for block, name in zip(blocks.blocks, strategies, strict=True):
+        names = [candidate.kind for candidate in block.candidates]
+        chosen.append((names.index(Kind(name)),))
+    pairs = find_pairs(graph, blocks.parameters)
+    return graph, blocks, propagate(graph, blocks, chosen, (2,), pairs=pairs)
+
+
+def test_partial_sums_go_where_the_next_block_wants_them() -> None:
+    graph, blocks, layouts = chain(["contracted", "rows"])
+    result = graph.equations[blocks.blocks[0].seeds[0]].outputs[0]
+    assert layouts.values[result] == (0,)  # a reduce-scatter, not an all-reduce
+    graph, blocks, layouts = chain(["contracted", "columns"])
+    result = graph.equations[blocks.blocks[0].seeds[0]].outputs[0]
+    assert layouts.values[result] == (None,)
+
+
+def test_a_norm_is_brought_into_the_next_layout_before_it_sums() -> None:
+    graph, blocks, layouts = chain(["columns", "rows"])
+    placed = blocks.blocks[1].prologue
+    moved = [layout for (e, _), layout in layouts.uses.items() if e in placed]
+    assert moved
+    assert set(moved) == {(0,)}
+    _, blocks, layouts = chain(["rows", "columns"])  # rows pass a norm for nothing
+    assert not [key for key in layouts.uses if key[0] in blocks.blocks[1].prologue]
+
+
+def test_held_arguments_stay() -> None:
+    step, args = models.make_step(models.config("gpt", layers=1), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(2,))
+    graph, blocks = analysis.graph, analysis.grouping
+    position = graph.input_paths.index("state.params['head']")
+    for layout in ((0,), (1,), (None,)):
+        layouts = propagate(graph, blocks, choose(blocks, 0), (2,), held={position: layout})
+        assert layouts.inputs[position] == layout
+        state = graph.input_paths.index("state.opt_state[0].mu['head']")
+        assert layouts.inputs[state] == layout
