@@ -19,6 +19,7 @@ ORDER = [
     "analysis",
     "plan",
     "templates",
+    "devices",
     "report",
     "targets",
     "cli",

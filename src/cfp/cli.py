@@ -5,18 +5,25 @@ Exit codes: 0 done, 1 the user's problem, 2 usage, 3 a bug of ours.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import click
+from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 import cfp
+from cfp import templates
+from cfp.devices import make_mesh, reading_mesh
 from cfp.errors import CfpError
-from cfp.report import show_analysis
+from cfp.plan.file import plan_to_json, read_document
+from cfp.report import show_analysis, show_plan
 from cfp.targets import load_target
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -25,9 +32,36 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 def parse_mesh(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
     """`4` is (4,) and `2x4` is (2, 4)."""
     sizes = text.lower().split("x")
-    if not all(size.isdigit() and int(size) > 0 for size in sizes):
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise click.BadParameter(f"{text!r} is not a mesh: write 4 or 2x4.")
     return tuple(int(size) for size in sizes)
+
+
+def parse_pins(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any]:
+    """`PATTERN=None,y` splits dim 1 over y, `PATTERN=x+y` dim 0 over both."""
+    pins: dict[str, Any] = {}
+    for text in texts:
+        pattern, equals, spec = text.rpartition("=")
+        entries = [entry.strip() for entry in spec.split(",")]
+        if not (equals and pattern and all(entries)):
+            raise click.BadParameter(f"{text!r} is not a pin: write 'PATTERN=None,y'.")
+        if pattern in pins:
+            raise click.BadParameter(f"{pattern!r} is pinned twice.")
+        dims = [None if entry == "None" else tuple(entry.split("+")) for entry in entries]
+        pins[pattern] = PartitionSpec(*dims)  # type: ignore[no-untyped-call]
+    return pins
+
+
+platform_option = click.option(
+    "--platform",
+    type=click.Choice(["cpu", "gpu", "tpu"]),
+    help="cpu makes as many virtual devices as the mesh needs. [default: the machine's devices]",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
+)
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,7 +101,7 @@ def cli() -> None:
     "--mesh", callback=parse_mesh, default="4", show_default=True, help="Such as 4 or 2x4."
 )
 @click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@json_option
 @model_options
 def analyze(
     target: str, mesh: tuple[int, ...], sequence: bool, as_json: bool, **options: Any
@@ -88,6 +122,143 @@ def analyze(
         click.echo(json.dumps(analysis.to_json(), indent=1))
     else:
         show_analysis(analysis, Console())
+
+
+@cli.command()
+@click.argument("name", type=click.Choice(sorted(templates.__all__)))
+@click.argument("target")
+@click.option("--mesh", callback=parse_mesh, required=True, help="Such as 4 or 2x4.")
+@platform_option
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False),
+    help="Where to write the plan. [default: plan.json; with --json nowhere]",
+)
+@click.option(
+    "--pin",
+    "pins",
+    multiple=True,
+    callback=parse_pins,
+    metavar="PATTERN=SPEC",
+    help="Fix how arguments lie, by path: 'batch.*=x', 'state.params.*.qkv=None,y'. Repeatable.",
+)
+@json_option
+@model_options
+def template(
+    name: str,
+    target: str,
+    mesh: tuple[int, ...],
+    platform: str | None,
+    out: str | None,
+    pins: dict[str, Any],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Make the plan that people copy today, compile it, and explain it.
+
+    Mesh axes are called x, y, z. TARGET as of `cfp analyze`.
+
+    \b
+        cfp template megatron gpt --mesh 2x4 --platform cpu --out plan.json
+        cfp template fsdp my_project.train:make_step --mesh 4 --pin 'batch.*=x'
+    """
+    make = getattr(templates, name)
+    if pins and "pins" not in inspect.signature(make).parameters:
+        raise CfpError(f"The template {name} takes no pins: leave --pin out.")
+    with Console(stderr=True).status(f"Planning {target} with {name} ...") as status:
+        devices = make_mesh(mesh, platform)
+        step, args = load_target(target, options)
+        plan = make(step, *args, mesh=devices, **({"pins": pins} if pins else {}))
+        status.update(f"Compiling {target} ...")
+        collectives, memory_bytes = plan.collectives(), plan.memory_bytes()
+    if out is not None or not as_json:
+        plan.save(out or "plan.json")
+    if as_json:
+        click.echo(json.dumps(plan_to_json(plan), indent=1))
+        return
+    show_plan(plan, Console(), collectives=collectives, memory_bytes=memory_bytes)
+    click.echo(f"Wrote {out or 'plan.json'}.", err=True)
+
+
+@cli.command()
+@click.argument("path", metavar="PLAN")
+@click.argument("target", required=False)
+@platform_option
+@json_option
+@model_options
+def explain(
+    path: str, target: str | None, platform: str | None, as_json: bool, **options: Any
+) -> None:
+    """Show what a plan splits where, and what the devices then send.
+
+    PLAN is a file that `cfp template` wrote. Alone it needs no devices. With TARGET (as of `cfp
+    analyze`) the plan must be for that step, which is compiled: the collectives are fresh, and
+    the memory is the compiler's.
+
+    \b
+        cfp explain plan.json
+        cfp explain plan.json gpt --layers 4 --platform cpu
+    """
+    axes = read_document(path).mesh("mesh")
+    collectives, memory_bytes = None, None
+    if target is None:
+        given = [name for name, value in {**options, "platform": platform}.items() if value]
+        if given:
+            raise click.UsageError(f"--{given[0]} needs a TARGET: name the step of the plan.")
+        plan = load_plan(path, reading_mesh(axes), quiet=True)
+    else:
+        with Console(stderr=True).status(f"Compiling {target} ..."):
+            plan = load_plan(path, mesh_of(axes, platform))
+            step, args = load_target(target, options)
+            plan = plan.bind(step, *args)
+            collectives, memory_bytes = plan.collectives(), plan.memory_bytes()
+    if as_json:
+        compiled = {} if memory_bytes is None else {"memory_bytes": memory_bytes}
+        click.echo(json.dumps({**plan_to_json(plan), **compiled}, indent=1))
+    else:
+        show_plan(plan, Console(), collectives=collectives, memory_bytes=memory_bytes)
+
+
+@cli.command()
+@click.argument("path", metavar="PLAN")
+@click.argument("target")
+@platform_option
+@json_option
+@model_options
+def verify(path: str, target: str, platform: str | None, as_json: bool, **options: Any) -> None:
+    """Run a step with a plan and without, and compare every output.
+
+    They must agree up to rounding. PLAN is a file that `cfp template` wrote, TARGET the step it is
+    for, as of `cfp analyze`.
+
+    \b
+        cfp verify plan.json gpt --layers 4 --platform cpu
+    """
+    axes = read_document(path).mesh("mesh")
+    with Console(stderr=True).status(f"Running {target} with {path} and without ..."):
+        plan = load_plan(path, mesh_of(axes, platform))
+        step, args = load_target(target, options)
+        result = cfp.verify(step, *args, plan=plan)
+    if as_json:
+        outputs = [asdict(output) for output in result.outputs]
+        click.echo(json.dumps({"verified": True, "plan": plan.name, "outputs": outputs}, indent=1))
+    else:
+        click.echo(result.show())
+
+
+def mesh_of(axes: Mapping[str, int], platform: str | None) -> Mesh:
+    """Devices for a plan's mesh."""
+    return make_mesh(tuple(axes.values()), platform, tuple(axes))
+
+
+def load_plan(path: str, mesh: Mesh, *, quiet: bool = False) -> cfp.Plan:
+    """The plan; where it was made elsewhere, a line on stderr says so."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", cfp.PlanWarning)
+        plan = cfp.load(path, mesh=mesh)
+    for warning in [] if quiet else caught:
+        click.echo(f"cfp: {warning.message}", err=True)
+    return plan
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Layouts from the start of the step to its end, and what the compiler must be told.
 
 A result lies as its block asks; else as its operands do, a split winning over whole. Where an
-contraction sums over a split dim it leaves partial sums: they are completed into what the readers
-want if they agree (a reduce-scatter), else whole (an all-reduce).
+operation sums over a split dim it leaves partial sums. Those of a contraction are completed into
+what the readers want if they agree (a reduce-scatter), else whole (an all-reduce).
 
 What is placed before a block's seed (a norm) stays as it comes while that costs nothing. Where it
 would sum over a split dim, its tensor is brought into the layout the block wants first, once.
@@ -43,6 +43,7 @@ class Flow:
         self.layouts: dict[int, PartialLayout] = dict(settled)
         self.values: dict[int, Layout] = {}
         self.uses: dict[tuple[int, int], Layout] = {}
+        self.sums: dict[int, Layout] = {}
         self._placed = {e: block.index for block in blocks.blocks for e in block.prologue}
         self._member = {e: block.index for block in blocks.blocks for e in block.members}
         self._entries: dict[tuple[int, int], PartialLayout] = {}
@@ -121,11 +122,12 @@ class Flow:
             enter = self.graph.equations[self._enter_of[equation.index]]
             return self._layout(enter.outputs[0]), none
         asked = self.asked.values.get(value, self.carry.open)
-        moved = [
-            self.carry.to_result(op, i, result, layout)
+        given = [
+            (i, layout)
             for i, layout in enumerate(reads)
             if equation.inputs[i] not in self.graph.constants
         ]
+        moved = [self.carry.to_result(op, i, result, layout) for i, layout in given]
         sums = [self.carry.reduces(op, i, layout) for i, layout in enumerate(reads)]
         found: list[int | None] = []
         partial: list[bool] = []
@@ -134,7 +136,9 @@ class Flow:
             summed = any(flags[axis] for flags in sums)
             if dim == OPEN:
                 options = [layout[axis] for layout in moved]
-                dim = next((d for d in options if splits(d)), None if None in options else OPEN)
+                all_whole = bool(given) and all(layout[axis] is None for _, layout in given)
+                rest = None if all_whole or None in options else OPEN
+                dim = next((d for d in options if splits(d)), rest)
             found.append(dim)
             partial.append(summed and not splits(dim))
         layout = self.carry.fit(tuple(found), self.graph.values[value].shape)
@@ -146,16 +150,19 @@ class Flow:
     def _complete(
         self, equation: Equation, value: int, layout: PartialLayout, partial: tuple[bool, ...]
     ) -> PartialLayout:
-        """Partial sums of a contraction go where they are wanted. Those of a plain reduction are
-        small: asked to scatter them, the compiler would rather exchange its larger operand."""
+        """Partial sums are completed whole and go on as they are wanted: a compiler with a
+        reduce-scatter makes one of the two. Those of a plain reduction are small and stay whole:
+        to scatter them the compiler would exchange the reduction's larger operand."""
         shape = self.graph.values[value].shape
-        found = self.carry.settle(layout)
+        summed = found = self.carry.settle(layout)
         if equation.primitive not in CONTRACTING:
             return found
         for axis, dim in enumerate(self.wants.want[value].agreed_dims()):
             if partial[axis] and splits(dim):
                 more = (*found[:axis], dim, *found[axis + 1 :])
                 found = more if fits(more, shape, self.carry.mesh_shape) else found
+        if found != summed:
+            self.sums[value] = summed
         return found
 
     def _round(self, enter: Equation, first: PartialLayout) -> PartialLayout:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -88,10 +88,13 @@ class Layouts:
     """What a plan asks of the tensors of a step.
 
     `inputs` and `outputs` are in the order of the graph's. `values` constrains a tensor where it
-    is made, `uses` where one equation reads it: (equation, operand) -> layout.
+    is made, `uses` where one equation reads it: (equation, operand) -> layout. `sums` says how
+    partial sums are completed before they go on as `values` says: asked for the scattered result
+    at once, a compiler may gather the operands instead and give up the split.
     """
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     values: dict[int, Layout]
     uses: dict[tuple[int, int], Layout]
+    sums: dict[int, Layout] = field(default_factory=dict)

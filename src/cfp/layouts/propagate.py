@@ -74,7 +74,7 @@ def propagate(
         else carry.settle(flow.layouts.get(value, carry.open))
         for position, value in enumerate(graph.outputs)
     )
-    return Layouts(inputs, outputs, values, uses)
+    return Layouts(inputs, outputs, values, uses, flow.sums)
 
 
 def _of_results(

@@ -2,9 +2,10 @@
 
 A contraction wants its operands as its strategy says. Any other equation passes on what is wanted
 of its results, and what the operands it is joined with are known to be: where x is split, x + y
-wants y split alike. Opinions carry the work (FLOPs) behind them. Where readers disagree, the
-heaviest opinion counts for an argument, which can lie in one way only; a tensor with partial sums
-is then completed whole.
+wants y split alike. Opinions carry the work (FLOPs) behind them; those with none (what the update
+would like of a sum) count only where there is no other. Where readers disagree, the heaviest
+opinion counts for an argument, which can lie in one way only; a tensor with partial sums is then
+completed whole.
 """
 
 from __future__ import annotations
@@ -124,8 +125,9 @@ class Wants:
         for axis in range(len(self.carry.mesh_shape)):
             found: dict[int | None, float] = {}
             sure = True
+            heavy = any(w.dims[axis] != OPEN and w.weights[axis] > 0 for w in wants)
             for want in wants:
-                if want.dims[axis] != OPEN:
+                if want.dims[axis] != OPEN and (want.weights[axis] > 0 or not heavy):
                     dim = want.dims[axis]
                     found[dim] = found.get(dim, 0.0) + want.weights[axis]
                     sure = sure and want.agreed[axis]

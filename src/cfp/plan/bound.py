@@ -39,6 +39,7 @@ class Constrain:
     layouts: Layouts
 
     def value(self, value: int, array: Any) -> Any:
+        array = self._lie(array, self.layouts.sums.get(value))
         return self._lie(array, self.layouts.values.get(value))
 
     def operand(self, equation: int, operand: int, array: Any) -> Any:

@@ -1,0 +1,118 @@
+"""One step of the sweep: its analyses, its unsharded reference, and the plans made of it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bench.verify.case import Case, Result
+from bench.verify.cases import STEPS
+from cfp import templates
+from cfp.analysis import Analysis, analyze
+from cfp.blocks import Strategy
+from cfp.errors import CfpError
+from cfp.plan import Plan, Verified, build_plan, load
+from cfp.plan.verify import Reference, run_alone
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """Many plans of one step share its reference."""
+
+    name: str
+    step: Any
+    args: tuple[Any, ...]
+    _analyses: dict[tuple[int, ...], Analysis] = field(default_factory=dict)
+    _reference: list[Reference] = field(default_factory=list)
+
+    @staticmethod
+    def make(name: str, **options: Any) -> Subject:
+        return Subject(name, *STEPS[name](**options))
+
+    def analysis(self, mesh_shape: tuple[int, ...]) -> Analysis:
+        if mesh_shape not in self._analyses:
+            self._analyses[mesh_shape] = analyze(self.step, *self.args, mesh_shape=mesh_shape)
+        return self._analyses[mesh_shape]
+
+    def reference(self, mesh_shape: tuple[int, ...]) -> Reference:
+        """Made once: the graph is the same for every mesh."""
+        if not self._reference:
+            graph = self.analysis(mesh_shape).graph
+            self._reference.append(run_alone(self.step, self.args, graph, jax.devices()[0]))
+        return self._reference[0]
+
+    def strategies(self, case: Case) -> list[Strategy]:
+        """A random strategy per block; the same for the same case anywhere."""
+        random = Random(f"{case} {case.seed}")
+        blocks = self.analysis(case.mesh_shape).blocks
+        return [random.choice(block.strategies(case.mesh_shape)) for block in blocks]
+
+    def plan(self, case: Case) -> Plan:
+        mesh = make_mesh(case.mesh_shape)
+        if not case.is_random:
+            template = getattr(templates, case.plan)
+            made: Plan = template(self.step, *self.args, mesh=mesh)
+            return made
+        analysis = self.analysis(case.mesh_shape)
+        return build_plan(self.step, analysis, mesh, self.strategies(case), name=case.plan)
+
+    def verify(self, case: Case, plan: Plan) -> Verified:
+        return self.reference(case.mesh_shape).verify(plan)
+
+    def round_trip(self, plan: Plan) -> bool:
+        """Whether the plan, saved and loaded, asks the same of every tensor."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan.json"
+            plan.save(path)
+            again = load(path, mesh=plan.mesh).bind(self.step, *self.args)
+        assert plan.bound is not None
+        assert again.bound is not None
+        return again.bound.layouts == plan.bound.layouts
+
+    def check(self, case: Case) -> Result:
+        """All that is asked of a case. Whatever goes wrong is a result too."""
+        start = time.perf_counter()
+        result = self._check(case)
+        return replace(result, time_s=round(time.perf_counter() - start, 2))
+
+    def _check(self, case: Case) -> Result:
+        try:
+            plan = self.plan(case)
+        except CfpError as error:
+            if not case.is_random:
+                return Result(case, "refused", str(error))
+            return self._failed(case, error)
+        except Exception as error:  # noqa: BLE001  # the sweep goes on
+            return self._failed(case, error)
+        try:
+            verified = self.verify(case, plan)
+            same = self.round_trip(plan) if case.round_trip else None
+        except Exception as error:  # noqa: BLE001
+            return self._failed(case, error)
+        worst = verified.worst
+        status, message = "ok", ""
+        if same is False:
+            status, message = "failed", "saved and loaded, the plan asks for other layouts"
+        return Result(case, status, message, worst.ratio, worst.path, same)
+
+    def _failed(self, case: Case, error: Exception) -> Result:
+        lines = traceback.format_exception(error)
+        detail = "".join(lines)[-3000:]
+        if case.is_random:
+            detail += f"\nstrategies {self.strategies(case)}"
+        first = str(error).strip().split("\n")[0]
+        return Result(case, "failed", f"{type(error).__name__}: {first}", detail=detail)
+
+
+def make_mesh(shape: tuple[int, ...]) -> Mesh:
+    devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
+    return Mesh(devices, tuple("xyz"[: len(shape)]))

@@ -1,0 +1,91 @@
+"""Meshes for the commands: of the machine's devices, or of virtual CPU devices.
+
+JAX fixes the number of virtual CPU devices when its backends start, which the first array does. So
+the commands make their mesh before anything else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from cfp.errors import CfpError
+
+MOST_VIRTUAL = 4096  # these take seconds to start and half a gigabyte
+MOST_DEVICES = 2**16
+_FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def make_mesh(
+    shape: Sequence[int], platform: str | None = None, names: Sequence[str] | None = None
+) -> Mesh:
+    """The first devices of the platform, or of JAX's default one, in a mesh.
+
+    Where these are CPUs there are as many as the mesh needs, unless JAX is already running with
+    fewer.
+    """
+    names = axis_names(len(shape)) if names is None else names
+    count = _size(dict(zip(names, shape, strict=True)))
+    _before_start(count if count <= MOST_VIRTUAL else 1, platform)
+    try:
+        devices: list[Any] = jax.devices(platform)
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+        raise CfpError(f"JAX has no devices of platform `{platform or 'any'}`: {reason}.") from None
+    if len(devices) < count:
+        kind = devices[0].platform
+        way = (
+            "set jax.config.update('jax_num_cpu_devices', ...) before JAX starts"
+            if kind == "cpu"
+            else "use --platform cpu for virtual devices"
+        )
+        raise CfpError(
+            f"A mesh of {'x'.join(map(str, shape))} needs {count} devices and JAX has "
+            f"{len(devices)} ({kind}): use a smaller mesh, or {way}."
+        )
+    return Mesh(np.array(devices[:count]).reshape(tuple(shape)), tuple(names))
+
+
+def reading_mesh(axes: Mapping[str, int]) -> Mesh:
+    """A mesh to read a plan by: of any size, all of one CPU device. Nothing can run on it."""
+    count = _size(axes)
+    _before_start(1, "cpu")
+    devices = np.full(count, jax.devices("cpu")[0]).reshape(tuple(axes.values()))
+    return Mesh(devices, tuple(axes))
+
+
+def axis_names(count: int) -> tuple[str, ...]:
+    """x, y, z, a3, a4 ..."""
+    return (*"xyz", *(f"a{i}" for i in range(3, count)))[:count]
+
+
+def _size(axes: Mapping[str, int]) -> int:
+    text = "x".join(map(str, axes.values()))
+    if not axes or min(axes.values()) < 1:
+        raise CfpError(f"A mesh of [{text}] has no devices: every axis needs at least one.")
+    count = math.prod(axes.values())
+    if count > MOST_DEVICES:
+        raise CfpError(f"A mesh of {text} has {count} devices; {MOST_DEVICES} is the most.")
+    return count
+
+
+def _before_start(count: int, platform: str | None) -> None:
+    """Sets the number of CPU devices, if JAX has not started yet; never below what is asked for
+    elsewhere."""
+    asked = _FORCED.search(os.environ.get("XLA_FLAGS", ""))
+    configured = int(getattr(jax.config, "jax_num_cpu_devices", -1))
+    count = max(count, configured, int(asked[1]) if asked else 0)
+    update: Any = jax.config.update
+    try:
+        update("jax_num_cpu_devices", count)
+    except RuntimeError:  # JAX has started: what there is, is there
+        return
+    if platform == "cpu":
+        update("jax_platforms", "cpu")

@@ -1,0 +1,226 @@
+"""The tables of `cfp explain`: what is split where, and what that makes the devices send.
+
+What repeats is shown once. Segments that are split alike are one group of rows; arguments whose
+paths differ in list indices alone, and lie alike, are one row; so are the tensors that the same
+place in alike segments sends.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from cfp.layouts import Layout
+from cfp.plan import Collective, Plan
+from cfp.plan.tensor import PlannedTensor
+from cfp.report.collectives import collectives_table
+from cfp.report.text import (
+    add_row,
+    alike,
+    bytes_text,
+    line,
+    new_table,
+    segments_text,
+    shape_text,
+    spec_text,
+    time_text,
+)
+
+# a list index, an integer key, and the number at the end of a key: [3], ['3'], ['layers_3']
+_INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
+# the same in a seed's text, where a path is followed by its shape: [3]['qkv'][64,192]
+_SEED_INDEX = re.compile(r"(?<=\[)\d+(?=\][\[.])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
+_KEYS = {"fry": 8, "rbg": 16, "urbg": 16}  # bytes of a random key, by its kind
+_MOST_VALUES = 20
+
+
+def show_plan(
+    plan: Plan,
+    console: Console,
+    *,
+    collectives: Sequence[Collective] | None = None,
+    memory_bytes: int | None = None,
+) -> None:
+    """The whole plan. `collectives` and `memory_bytes` are of the compiled step, where it is."""
+    _show_head(plan, console, memory_bytes)
+    if plan.segments:
+        console.print(_blocks_table(plan))
+    if plan.values:
+        console.print(_values_table(plan))
+    _show_arguments(plan, console)
+    found = plan.saved_collectives if collectives is None else collectives
+    if found is None:
+        console.print(
+            "The collectives are not in this plan: `cfp explain PLAN TARGET` compiles the step "
+            "to find them.",
+            highlight=False,
+        )
+    elif not found:
+        console.print("The step sends nothing: it has no collectives.", highlight=False)
+    else:
+        console.print(collectives_table(plan, found))
+
+
+def _show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
+    made = plan.environment
+    axes = ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
+    same = made.device_kind.lower() == made.platform.lower()
+    devices = made.platform if same else f"{made.device_kind} ({made.platform})"
+    hosts = f", {made.processes} processes" if made.processes > 1 else ""
+    lines = [
+        f"{plan.name}: a plan for a mesh of {axes}.",
+        f"Made on {devices}{hosts} with jax {made.jax} and cfp {made.cfp}.",
+    ]
+    if plan.predicted is not None:
+        cost = plan.predicted
+        lines.append(
+            f"Predicted: {time_text(cost.time_s)} a step ({time_text(cost.compute_s)} computing, "
+            f"{time_text(cost.communication_s)} communicating), "
+            f"{bytes_text(cost.memory_bytes)} on each device."
+        )
+    if memory_bytes is not None:
+        lines.append(f"The compiled step needs {bytes_text(memory_bytes)} on each device.")
+    if plan.sequence:
+        lines.append("Sequence dims are split on their own.")
+    for said in (*lines, *plan.notes):
+        console.print(line(said))
+
+
+def _blocks_table(plan: Plan) -> Table:
+    axes = [f"{axis} splits" for axis in plan.mesh.axis_names]
+    table = new_table("Blocks", "segments", "block", "starts with", *axes)
+    for group in alike(plan):
+        for place, block in enumerate(plan.segments[group[0]].blocks):
+            seed = _SEED_INDEX.sub("*", block.seed) if len(group) > 1 else block.seed
+            where = segments_text(group) if place == 0 else ""
+            splits = [split or "replicated" for split in block.splits]
+            add_row(table, where, str(place), seed, *splits)
+        table.add_section()
+    return table
+
+
+def _values_table(plan: Plan) -> Table:
+    """Of a plan that fixes tensors one by one: the largest, those of a kind together."""
+    kinds: Counter[tuple[str, str, tuple[int, ...], Layout]] = Counter()
+    for value in plan.values:
+        which = "its result" if value.operand is None else f"operand {value.operand}"
+        kinds[value.primitive, which, value.shape, value.layout] += 1
+    table = new_table(
+        f"Tensors inside the step: {len(plan.values)} are fixed one by one",
+        "operation",
+        "tensor",
+        "shape",
+        "spec",
+        "times",
+    )
+    order = sorted(kinds.items(), key=lambda item: (-math.prod(item[0][2]), str(item[0])))
+    for (primitive, which, shape, layout), count in order[:_MOST_VALUES]:
+        spec = spec_text(layout, plan.mesh.axis_names)
+        add_row(table, primitive, which, shape_text(shape), spec, str(count))
+    if len(order) > _MOST_VALUES:
+        add_row(table, f"and {len(order) - _MOST_VALUES} kinds more, all smaller", "", "", "", "")
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """Arguments of one shape that lie alike, in paths that differ in indices alone.
+
+    The path is in two parts: `section` up to the first key, and `rest`.
+    """
+
+    section: str
+    rest: str
+    tensors: tuple[PlannedTensor, ...]
+
+    @property
+    def lies(self) -> tuple[object, ...]:
+        first = self.tensors[0]
+        return (self.rest, first.shape, first.layout, len(self.tensors))
+
+
+def _show_arguments(plan: Plan, console: Console) -> None:
+    mesh_shape, names = plan.mesh_shape, plan.mesh.axis_names
+    sections: dict[str, list[_Folded]] = {}
+    for row in _fold([tensor for tensor in plan.arguments if tensor.shape]):
+        sections.setdefault(row.section, []).append(row)
+    table = new_table("Arguments", "argument", "times", "shape", "spec", "local", "bytes")
+    shown: dict[object, str] = {}
+    for section, rows in sections.items():
+        lie = frozenset(row.lies for row in rows)
+        held = frozenset(row.rest for row in rows if row.tensors[0].held)
+        like = shown.get((lie, held) if held else lie)
+        if len(rows) > 1 and like is not None:
+            total = sum(_local_bytes(t, mesh_shape) for row in rows for t in row.tensors)
+            add_row(table, f"{section}, all as {like}", "", "", "", "", bytes_text(total))
+            table.add_section()
+            continue
+        shown.setdefault(lie, section)
+        shown.setdefault((lie, held), section)
+        if len(rows) > 1:
+            add_row(table, section, "", "", "", "", "")
+        for row in rows:
+            first = row.tensors[0]
+            spec = spec_text(first.layout, names) + (" held" if first.held else "")
+            add_row(
+                table,
+                f"  {row.rest}" if len(rows) > 1 else f"{section}{row.rest}",
+                f"x{len(row.tensors)}" if len(row.tensors) > 1 else "",
+                shape_text(first.shape),
+                spec,
+                shape_text(first.local(mesh_shape)),
+                bytes_text(sum(_local_bytes(tensor, mesh_shape) for tensor in row.tensors)),
+            )
+        table.add_section()
+    on_one = sum(_local_bytes(tensor, mesh_shape) for tensor in plan.arguments)
+    unsplit = sum(_bytes(tensor.dtype) * math.prod(tensor.shape) for tensor in plan.arguments)
+    add_row(table, f"in all (unsplit: {bytes_text(unsplit)})", "", "", "", "", bytes_text(on_one))
+    console.print(table)
+    scalars = [tensor.path for tensor in plan.arguments if not tensor.shape]
+    if scalars:
+        more = f" and {len(scalars) - 4} more" if len(scalars) > 4 else ""
+        console.print(line(f"Scalars, on every device: {', '.join(scalars[:4])}{more}."))
+    if any(tensor.held for tensor in plan.arguments):
+        console.print("held: fixed by a pin or by the plan's own rule.", highlight=False)
+
+
+def _fold(tensors: Sequence[PlannedTensor]) -> list[_Folded]:
+    groups: dict[object, list[PlannedTensor]] = {}
+    for tensor in tensors:
+        key = (_INDEX.sub("*", tensor.path), tensor.shape, tensor.layout, tensor.held)
+        groups.setdefault((*key, tensor.dtype), []).append(tensor)
+    rows: list[_Folded] = []
+    for group in groups.values():
+        path = fold_paths([tensor.path for tensor in group])
+        at = path.find("['") if "['" in path else path.find("[")
+        at = len(path) if at < 0 else at
+        rows.append(_Folded(path[:at], path[at:], tuple(group)))
+    return rows
+
+
+def fold_paths(paths: Sequence[str]) -> str:
+    """One path for several that differ in indices: those indices are `*`."""
+    columns = list(zip(*(_INDEX.findall(path) for path in paths), strict=True))
+    found = iter([column[0] if len(set(column)) == 1 else "*" for column in columns])
+    return _INDEX.sub(lambda _: next(found), paths[0])
+
+
+def _bytes(dtype: str) -> int:
+    """Of one element; 0 for a type that is not known here."""
+    if dtype.startswith("key<"):
+        return _KEYS.get(dtype[4:-1], 0)
+    try:
+        return np.dtype(dtype).itemsize
+    except TypeError:
+        return 0
+
+
+def _local_bytes(tensor: PlannedTensor, mesh_shape: tuple[int, ...]) -> int:
+    return _bytes(tensor.dtype) * math.prod(tensor.local(mesh_shape))

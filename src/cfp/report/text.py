@@ -1,0 +1,84 @@
+"""Text and tables, as all reports write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from cfp.layouts import Layout, to_spec
+from cfp.plan import Plan
+
+
+def line(text: str) -> Text:
+    """As text, whatever it holds: no markup, and nothing that steers a terminal."""
+    return Text("".join(c if c.isprintable() else "?" for c in text))
+
+
+def new_table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+    for column in columns:
+        right = column in ("times", "bytes", "each", "per step")
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
+    return table
+
+
+def add_row(table: Table, *cells: str) -> None:
+    table.add_row(*map(line, cells))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def bytes_text(count: float) -> str:
+    """`457732` as `447.0 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def time_text(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
+
+
+def spec_text(layout: Layout, names: Sequence[str]) -> str:
+    """As one writes it in JAX: `P(None, 'x')`; `whole` where nothing is split."""
+    entries = ", ".join(map(repr, to_spec(layout, names)))
+    return f"P({entries})" if entries else "whole"
+
+
+def segments_text(indices: Iterable[int]) -> str:
+    """`1-24, 26`."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def alike(plan: Plan) -> list[list[int]]:
+    """The segments that are the same and are split alike."""
+    groups: dict[object, list[int]] = {}
+    for index, segment in enumerate(plan.segments):
+        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
