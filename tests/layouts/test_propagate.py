@@ -168,7 +168,7 @@ def test_partial_sums_go_where_the_next_block_wants_them() -> None:
 
 
 def test_a_norm_is_brought_into_the_next_layout_before_it_sums() -> None:
-    graph, blocks, layouts = chain(["columns", "rows"])
+    _, blocks, layouts = chain(["columns", "rows"])
     placed = blocks.blocks[1].prologue
     moved = [layout for (e, _), layout in layouts.uses.items() if e in placed]
     assert moved

@@ -24,8 +24,6 @@ CASES = [
 ]
 
 
-
-
 def activation_shardings(plan: Plan) -> dict[int, Any]:
     """Value -> the sharding that the compiler gave a tensor the plan constrains."""
     bound = plan.bound

@@ -40,7 +40,7 @@ def propagate(
     """
     carry = Carry(mesh_shape)
     asked = ask(graph, blocks, strategies, carry)
-    wants = Wants(graph, asked, carry)
+    wants = Wants(graph, asked, carry, blocks.parameters)
     settled: dict[int, PartialLayout] = {
         graph.inputs[position]: layout for position, layout in (held or {}).items()
     }

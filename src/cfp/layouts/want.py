@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cfp.blocks.contraction import flops
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
-from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph
+from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,11 @@ class Want:
 class Wants:
     """`want[value]` after `sweep`. `known` are the layouts that other equations rely on."""
 
-    def __init__(self, graph: Graph, asked: Asked, carry: Carry) -> None:
+    def __init__(
+        self, graph: Graph, asked: Asked, carry: Carry, parameters: frozenset[int]
+    ) -> None:
         self.graph = graph
+        self.parameters = parameters
         self.asked = asked
         self.carry = carry
         self.want: dict[int, Want] = {}
@@ -66,8 +69,11 @@ class Wants:
         for equation in reversed(self.graph.equations):
             for value in equation.outputs:
                 self.want[value] = self.merge(opinions.pop(value, []))
+            updates = equation.role is Role.UPDATE
             for i, value in enumerate(equation.inputs):
-                if value not in self.graph.constants:
+                # optimizer state follows its parameter, never the other way round
+                said = value not in self.graph.constants
+                if said and not (updates and value in self.parameters):
                     opinions.setdefault(value, []).append(self.opinion(equation.index, i))
         for value in self.graph.inputs:
             self.want[value] = self.merge(opinions.pop(value, []))

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
-from cfp.blocks import Block, Strategy
+from cfp.blocks import Block, Kind, Strategy
 from cfp.errors import CfpError
 from cfp.layouts.carry import splits
 from cfp.plan import Plan, auto_mesh, build_plan
@@ -76,12 +76,12 @@ def follow_batch(analysis: Analysis, parts: int, who: str) -> list[int | None]:
 
 
 def keep_split(parts: int) -> Decide:
-    """Decides for the candidate that reads most operands as they come."""
+    """Decides for the candidate that reads most operands as they come and sums nothing."""
 
     def decide(block: Block, seed: Equation, reads: Sequence[int | None]) -> int | None:
         best, most = None, 0
         for index, candidate in enumerate(block.candidates):
-            if not candidate.allows(parts):
+            if candidate.kind is Kind.CONTRACTED or not candidate.allows(parts):
                 continue
             dims = split_of(block, index, seed).operand_dims
             agree = sum(splits(r) and r == d for r, d in zip(reads, dims, strict=True))

@@ -1,0 +1,144 @@
+"""Templates on any step: what they split, and what they say where they cannot."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import cfp
+from cfp import models, templates
+from cfp.errors import CfpError
+from cfp.plan import Plan
+from tests.plan.steps import mesh_of, mlp_args, mlp_step, model
+
+
+def split_names(plan: Plan, axis: int = 0) -> list[str | None]:
+    return [block.splits[axis] for segment in plan.segments for block in segment.blocks]
+
+
+def specs(plan: Plan, part: str) -> dict[str, P]:
+    shardings = [s.spec for s in jax.tree.leaves(plan.in_shardings)]
+    named = zip([t.path for t in plan.arguments], shardings, strict=True)
+    return {path.split(part)[1]: spec for path, spec in named if part in path}
+
+
+def test_data_parallel() -> None:
+    step, args = model("gpt")
+    plan = templates.data_parallel(step, *args, mesh=mesh_of(2, 2))
+    assert set(split_names(plan, 0)) == set(split_names(plan, 1)) == {"rows"}
+    assert set(specs(plan, "state.params").values()) == {P()}
+    assert set(specs(plan, "batch").values()) == {P(("x", "y"))}
+
+
+def test_megatron() -> None:
+    step, args = model("gpt")
+    plan = templates.megatron(step, *args, mesh=mesh_of(2, 4))
+    assert split_names(plan, 1) == [
+        "contracted",
+        "columns",
+        "contracted",
+        "columns",
+        "contracted",
+        "columns",
+    ]
+    assert set(split_names(plan, 0)) == {"rows"}
+    found = specs(plan, "state.params")
+    layer = "['layers'][0]"
+    assert found[f"{layer}['qkv']"] == found[f"{layer}['up']"] == P(None, "y")
+    assert found[f"{layer}['out']"] == found[f"{layer}['down']"] == P("y")
+    assert found[f"{layer}['qkv_bias']"] == P("y")
+    assert found[f"{layer}['out_bias']"] == P()
+    assert found["['tokens']"] == P("y")
+    assert found["['head']"] == P(None, "y")
+    assert specs(plan, ".mu") == specs(plan, ".nu") == found
+    other = templates.megatron(step, *args, mesh=mesh_of(2, 4), axis="x")
+    assert set(split_names(other, 1)) == {"rows"}
+    with pytest.raises(CfpError, match="`axis` is 'model'; the mesh has x, y"):
+        templates.megatron(step, *args, mesh=mesh_of(2, 4), axis="model")
+
+
+def test_zero1_and_fsdp() -> None:
+    step, args = model("gpt", scan=True)
+    zero1 = templates.zero1(step, *args, mesh=mesh_of(4))
+    fsdp = templates.fsdp(step, *args, mesh=mesh_of(4))
+    assert set(specs(zero1, "state.params").values()) == {P()}
+    assert specs(fsdp, "state.params") == specs(fsdp, ".mu") == specs(zero1, ".mu")
+    found = specs(fsdp, "state.params")
+    assert found["['layers']['up']"] == P(None, None, "x")  # never the dim the loop runs over
+    assert found["['layers']['down']"] == P(None, "x")
+    assert all("x" in spec for spec in found.values())
+    memory = {
+        name: getattr(templates, name)(step, *args, mesh=mesh_of(4)).compiled().memory_analysis()
+        for name in ("data_parallel", "zero1", "fsdp")
+    }
+    sizes = [memory[name].argument_size_in_bytes for name in ("data_parallel", "zero1", "fsdp")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[2] < 0.3 * sizes[0]
+
+
+@pytest.mark.parametrize("template", templates.__all__)
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4), (1, 1)], ids=str)
+def test_odd_meshes(template: str, shape: tuple[int, ...]) -> None:
+    plan = getattr(templates, template)(mlp_step, *mlp_args(), mesh=mesh_of(*shape))
+    cfp.verify(mlp_step, *mlp_args(), plan=plan)
+    if shape == (1, 1):
+        assert not plan.collectives()
+
+
+@pytest.mark.parametrize("width", [8, 12])  # 8 devices divide one, which is still no batch
+@pytest.mark.parametrize("template", ["data_parallel", "zero1", "fsdp"])
+def test_a_batch_smaller_than_the_mesh_is_refused(template: str, width: int) -> None:
+    make = getattr(templates, template)
+    reason = (
+        rf"{template} splits the batch into 8 parts, and no dim of .*`x` \[4, {width}\].*Use a mesh"
+    )
+    with pytest.raises(CfpError, match=reason):
+        make(mlp_step, *mlp_args(rows=4, width=width), mesh=mesh_of(8))
+
+
+def test_a_batch_smaller_than_the_mesh_is_no_trouble_for_others() -> None:
+    args = mlp_args(rows=3)
+    for template in ("megatron", "alpa"):
+        plan = getattr(templates, template)(mlp_step, *args, mesh=mesh_of(8))
+        cfp.verify(mlp_step, *args, plan=plan)
+
+
+def test_dims_that_do_not_divide() -> None:
+    args = mlp_args(hidden=6, width=6)
+    with pytest.raises(CfpError, match="megatron splits weights into 4 parts, and no block"):
+        templates.megatron(mlp_step, *args, mesh=mesh_of(4))
+    plan = templates.fsdp(mlp_step, *args, mesh=mesh_of(4))  # what does not divide stays whole
+    assert {s.spec for s in jax.tree.leaves(plan.in_shardings[0])} == {P()}
+    cfp.verify(mlp_step, *args, plan=plan)
+
+
+def test_heads_that_do_not_divide() -> None:
+    """Products are split all the same; attention between them is not."""
+    step, args = models.make_step(models.config("gpt", layers=1, hidden=48, heads=6))
+    plan = templates.megatron(step, *args, mesh=mesh_of(4))
+    found = split_names(plan)
+    assert None in found
+    assert {"columns", "contracted"} <= set(found)
+    cfp.verify(step, *args, plan=plan)
+
+
+def test_batch_under_a_loop_is_not_the_loops_dim() -> None:
+    """Gradient accumulation: the data's first dim is run over, the second is the batch."""
+
+    def step(w: Any, micro: Any) -> Any:
+        def turn(total: Any, x: Any) -> tuple[Any, None]:
+            grad = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+            return total + grad, None
+
+        total, _ = jax.lax.scan(turn, jnp.zeros_like(w), micro)
+        return w - 0.1 * total
+
+    random = np.random.default_rng(0)
+    args = (random.normal(size=(8, 16)), random.normal(size=(4, 8, 8)))
+    args = tuple(a.astype(np.float32) for a in args)
+    plan = templates.data_parallel(step, *args, mesh=mesh_of(4))
+    assert plan.in_shardings[1].spec == P(None, "x")
+    cfp.verify(step, *args, plan=plan)
