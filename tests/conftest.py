@@ -13,7 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    + " --xla_force_host_platform_device_count=8"
+    + " --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
 )
 
 GOLDEN = Path(__file__).parent / "golden"

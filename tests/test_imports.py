@@ -11,6 +11,7 @@ ROOT = Path(cfp.__file__).parent
 # each room may import itself and those before it; `report` reads values, so it comes last
 ORDER = [
     "errors",
+    "version",
     "affine",
     "trace",
     "blocks",

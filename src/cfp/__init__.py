@@ -4,8 +4,9 @@ from cfp import templates
 from cfp.analysis import Analysis, analyze
 from cfp.errors import CfpError
 from cfp.plan import Collective, Plan, PlanWarning, load, verify
+from cfp.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Analysis",

@@ -14,7 +14,7 @@ from bench.verify.subject import Subject, make_mesh
 
 from cfp.errors import CfpError
 from cfp.plan import bound
-from cfp.plan.verify import Reference, compare, run_alone
+from cfp.plan.verify import Reference, Rounding, compare, run_alone
 from cfp.templates import data_parallel
 from cfp.trace import Role
 
@@ -184,7 +184,8 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def ratio(expected, got, moved=None) -> float:
-    return compare("x", expected, got, [expected if moved is None else moved], EPS).ratio
+    others = [expected if moved is None else moved]
+    return compare("x", expected, got, others, Rounding(EPS, EPS)).ratio
 
 
 def test_rounding_is_allowed_and_more_is_not() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from cfp.version import VERSION
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -23,7 +25,7 @@ class Environment:
     def of(mesh: Mesh) -> Environment:
         device = mesh.devices.flat[0]
         return Environment(
-            cfp=metadata.version("cfp"),
+            cfp=VERSION,
             jax=jax.__version__,
             jaxlib=metadata.version("jaxlib"),
             platform=device.platform,

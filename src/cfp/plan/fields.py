@@ -85,7 +85,10 @@ class Fields:
 
     def mesh(self, name: str) -> dict[str, int]:
         axes = self.object(name)
-        return {axis: axes.integer(axis) for axis in axes.data}
+        sizes = {axis: axes.integer(axis) for axis in axes.data}
+        if not sizes or 0 in sizes.values():
+            raise self._wrong(name, "a size from 1 up per axis")
+        return sizes
 
     def _get(self, name: str, kind: Any) -> Any:
         if name not in self.data:

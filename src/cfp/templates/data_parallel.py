@@ -83,7 +83,10 @@ def keep_split(parts: int) -> Decide:
         for index, candidate in enumerate(block.candidates):
             if candidate.kind is Kind.CONTRACTED or not candidate.allows(parts):
                 continue
-            dims = split_of(block, index, seed).operand_dims
+            split = split_of(block, index, seed)
+            if split is None:
+                continue
+            dims = split.operand_dims
             agree = sum(splits(r) and r == d for r, d in zip(reads, dims, strict=True))
             if agree > most:
                 best, most = index, agree

@@ -81,7 +81,8 @@ def _decide(size: int, weights: Collection[int]) -> Decide:
         data, _ = OPERANDS[seed.primitive]
         if splits(reads[data]):
             for i in options:
-                if split_of(block, i, seed).operand_dims[data] == reads[data]:
+                split = split_of(block, i, seed)
+                if split is not None and split.operand_dims[data] == reads[data]:
                     return i
         if block.negligible or not any(value in weights for value in seed.inputs):
             return None

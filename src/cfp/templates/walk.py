@@ -50,5 +50,6 @@ def walk(
     return [chosen.get(block.index) for block in blocks.blocks]
 
 
-def split_of(block: Block, candidate: int, seed: Equation) -> SeedSplit:
-    return block.candidates[candidate].seeds[seed.index]
+def split_of(block: Block, candidate: int, seed: Equation) -> SeedSplit | None:
+    """How a candidate splits a seed; None where it leaves that one of several seeds whole."""
+    return block.candidates[candidate].seeds.get(seed.index)

@@ -1,0 +1,3 @@
+"""The version of cfp, as plans record it."""
+
+VERSION = "0.1.0"
