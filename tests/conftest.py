@@ -5,6 +5,7 @@ Most of their time is XLA compiling, so it is told not to try hard.
 
 import os
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    + " --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8"
+    + " --xla_force_host_platform_device_count=8"
 )
+if metadata.version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -81,7 +81,8 @@ class Equation:
     """One operation at its place.
 
     `recomputed` marks what `jax.checkpoint` may compute again; `origin` is JAX's equation, with
-    the user's source line and the context to bind it in.
+    the user's source line and the context to bind it in; `calls` are the calls it was inlined
+    from, outermost first.
     """
 
     index: int
@@ -92,6 +93,7 @@ class Equation:
     loop: int | None
     recomputed: bool
     origin: Any
+    calls: tuple[Any, ...]
 
     @property
     def primitive(self) -> str:

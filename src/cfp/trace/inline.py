@@ -55,6 +55,7 @@ class Context:
     transform: str = ""
     recomputed: bool = False
     loop: int | None = None
+    calls: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True)
@@ -169,12 +170,14 @@ class Inliner:
                 context.loop,
                 context.recomputed,
                 origin,
+                context.calls,
             )
         )
         return outputs
 
     def _call(self, eqn: Any, inputs: list[int], context: Context) -> list[int]:
         callee = eqn.params[CALLS[eqn.primitive.name]]
+        context = replace(context, calls=(*context.calls, eqn))
         if eqn.params.get("differentiated"):
             context = replace(context, recomputed=True)
             inputs = self._barrier(eqn, inputs, context)
