@@ -79,6 +79,26 @@ def test_zero1_and_fsdp() -> None:
     assert sizes[2] < 0.3 * sizes[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [("llama", {}), ("gpt", {}), ("llama", {"scan": True, "checkpoint": True})]
+)
+def test_fsdp_gathers_weights_and_sums_gradients(name: str, options: dict[str, bool]) -> None:
+    """Nothing else is sent: no activation moves, however weights lie."""
+    step, args = model(name, **options)
+    plan = templates.fsdp(step, *args, mesh=mesh_of(4))
+    found = plan.collectives()
+    assert {c.kind for c in found} == {"all-gather", "all-reduce"}
+    sizes = {tensor.shape for tensor in plan.arguments if tensor.path.startswith("state.params")}
+    sizes |= {shape[1:] for shape in sizes}  # one layer's slice of stacked weights
+    for collective in found:
+        for origin in collective.origins:
+            assert origin.role != "unknown"
+            if collective.kind == "all-gather":
+                assert origin.shape in sizes, origin.show()
+            else:
+                assert origin.role == "backward" or not origin.shape, origin.show()
+
+
 @pytest.mark.parametrize("template", templates.__all__)
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 4), (1, 1)], ids=str)
 def test_odd_meshes(template: str, shape: tuple[int, ...]) -> None:

@@ -7,8 +7,6 @@ that: WHOLE stays None, OPEN stays OPEN, and a split that is lost on the way bec
 
 from __future__ import annotations
 
-import math
-
 from cfp.affine import Dims
 from cfp.layouts.layout import Layout, Shape, transfer
 from cfp.trace import Op
@@ -96,7 +94,3 @@ class Carry:
 def _dims(op: Op, slot: int) -> Dims:
     assert op.map is not None
     return op.map.operands[slot] if slot >= 0 else op.map.results[-1 - slot]
-
-
-def elements(shape: Shape) -> int:
-    return math.prod(shape)

@@ -3,6 +3,7 @@
     asked    what the strategies ask for outright                        `asked.ask`
     wants    what readers want, from the end to the start                `want.Wants`
     known    what follows from asked values and arguments, start to end  `flow.Flow`
+    decided  the same with nothing left open, and the constraints        `decide.Decision`
 
 First the wants settle how the parameters of contractions lie; with these known, the other
 parameters and the data; then what the update alone reads: optimizer state meets its parameter there
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from cfp.blocks import Blocks, Strategy
 from cfp.layouts.asked import ask
 from cfp.layouts.carry import OPEN, Carry, PartialLayout
+from cfp.layouts.decide import Decision
 from cfp.layouts.flow import Flow
 from cfp.layouts.layout import Layout, Layouts
 from cfp.layouts.want import Want, Wants
@@ -65,16 +67,16 @@ def propagate(
     for value in graph.inputs:
         settle(value)
 
-    flow = Flow(graph, blocks, asked, wants, settled)
-    values, uses = flow.decide()
+    decision = Decision(graph, blocks, asked, wants, settled)
+    decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
     outputs = tuple(
         inputs[pairs[position]]
         if pairs and position in pairs
-        else carry.settle(flow.layouts.get(value, carry.open))
+        else carry.settle(decision.layout_of(value))
         for position, value in enumerate(graph.outputs)
     )
-    return Layouts(inputs, outputs, values, uses, flow.sums)
+    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums)
 
 
 def _of_results(

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import jax
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.plan.hlo import HloCollective, Piece, mesh_axes, parse_collectives
 from cfp.trace import Equation, source_line
 from cfp.trace.evaluate import equations_of
+from cfp.trace.paths import leaf_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,13 @@ class _Origins:
         self.graph = analysis.graph
         self.blocks = analysis.grouping
         self.cut = analysis.cut
+        count = len(self.graph.in_tree.children())
+        args = jax.tree.unflatten(self.graph.in_tree, self.graph.inputs)
+        names = [f"args[{number}]" for number in range(count)]  # as `jit_bound` takes them
+        self.arguments = dict(zip(leaf_paths(names, args), self.graph.inputs, strict=True))
 
     def of(self, piece: Piece) -> Origin:
-        equation = next(self._equations(piece.op_name), None)
+        equation = next(self._equations(piece.op_name), None) or self._reader(piece.op_name)
         if equation is None:
             return Origin(
                 piece.bytes, piece.shape, piece.dtype, "unknown", "", None, None, "unknown"
@@ -102,6 +108,12 @@ class _Origins:
             block=self.blocks.home.get(forward),
             source=source_line(equation),
         )
+
+    def _reader(self, op_name: str) -> Equation | None:
+        """The first equation to read the argument that the compiler names."""
+        value = self.arguments.get(op_name.replace("\\", ""))
+        readers = () if value is None else self.graph.readers[value]
+        return self.graph.equations[readers[0]] if readers else None
 
     def _equations(self, op_name: str) -> Iterator[Equation]:
         count = len(self.graph.equations)
