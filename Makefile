@@ -26,7 +26,8 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.theorem
 	$(BIN)/python -m bench.apply_overhead
 
-# Hundreds of plans compared with the unsharded step: hours. Stopped, it goes on where it was.
+# Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on
+# where it was.
 verify-sweep: $(STAMP)
 	$(BIN)/python -m bench.verify --jobs 2
 

@@ -241,7 +241,7 @@ def test_meshes() -> None:
     assert reading_mesh({"a": 100, "b": 2}).shape == {"a": 100, "b": 2}
     with pytest.raises(CfpError, match=f"needs {2 * count} devices and JAX has {count}"):
         make_mesh((2, count))
-    with pytest.raises(CfpError, match="every axis needs at least one"):
+    with pytest.raises(CfpError, match="a size from 1 up per axis is expected"):
         make_mesh((2, 0))
     with pytest.raises(CfpError, match="is the most"):
         reading_mesh({"x": 10**6, "y": 10**6})
@@ -291,8 +291,8 @@ def damage(document: dict[str, Any], place: str, value: Any) -> str:
     [
         ("format", "recipe", "is not a plan of cfp"),
         ("version", 2, "Upgrade cfp"),
-        ("mesh", {"x": 0}, "every axis needs at least one"),
-        ("mesh", {}, "every axis needs at least one"),
+        ("mesh", {"x": 0}, "a size from 1 up per axis is expected"),
+        ("mesh", {}, "a size from 1 up per axis is expected"),
         ("mesh", {"x": 10**12}, "is the most"),
         ("mesh", {"x": -2}, "a number from 0 up"),
         ("mesh", {"y": 2}, "names the mesh axis 'x'"),

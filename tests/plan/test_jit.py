@@ -181,3 +181,14 @@ def test_wrong_strategies_are_refused() -> None:
         build_plan(mlp_step, analysis, mesh, columns, name="wrong")
     with pytest.raises(CfpError, match="1 strategies for 2 blocks"):
         build_plan(mlp_step, analysis, mesh, [(0,)], name="wrong")
+
+
+def test_sequence_dims() -> None:
+    step, args = model("llama")
+    mesh = mesh_of(2, 2)
+    analysis = analyze_for(step, args, mesh, sequence=True)
+    strategies = [block.strategies((2, 2)) for block in analysis.blocks]
+    random = np.random.default_rng(1)
+    chosen = [each[random.integers(len(each))] for each in strategies]
+    plan = build_plan(step, analysis, mesh, chosen, name="sequence", sequence=True)
+    cfp.verify(step, *args, plan=plan)

@@ -54,6 +54,16 @@ class Collective:
     times: int
     origins: tuple[Origin, ...]
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks it comes from; empty where it serves what is in none (norms, the update)."""
+        return tuple(sorted({o.block for o in self.origins if o.block is not None}))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The user's source lines it comes from, `file.py:12 (function)`."""
+        return tuple(dict.fromkeys(origin.source for origin in self.origins))
+
     def show(self) -> str:
         axes = "part of the mesh" if self.axes is None else "+".join(self.axes)
         times = f" x{self.times}" if self.times > 1 else ""
