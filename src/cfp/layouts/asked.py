@@ -42,7 +42,7 @@ def ask(graph: Graph, blocks: Blocks, strategies: Sequence[Strategy], carry: Car
         for member in block.members:
             equation = graph.equations[member]
             if member in block.seeds:
-                reads, result = _seed(block, member, strategy)
+                reads, result = _seed(block, equation, strategy)
             elif equation.primitive in OPERANDS and equation.op.map is not None:
                 reads, result = _member(equation, values, carry)
             else:
@@ -51,11 +51,10 @@ def ask(graph: Graph, blocks: Blocks, strategies: Sequence[Strategy], carry: Car
             operands.update({(member, i): layout for i, layout in enumerate(reads)})
     for equation in graph.role(Role.BACKWARD):
         forward = blocks.matched.get(equation.index)
-        if forward is None or forward not in results:
+        if forward is None or forward not in results or equation.op.map is None:
             continue
-        if equation.op.map is not None:
-            reads_of = _backward(graph, blocks, equation, forward, operands, results, carry)
-            operands.update({(equation.index, i): layout for i, layout in reads_of.items()})
+        found = _backward(graph, blocks, equation, forward, operands, results, carry)
+        operands.update({(equation.index, i): layout for i, layout in found.items()})
     return Asked(values, operands, results)
 
 
@@ -70,22 +69,17 @@ def _owned(dims: Sequence[int | None], strategy: Strategy) -> PartialLayout:
     return tuple(found)
 
 
-def _seed(block: Block, seed: int, strategy: Strategy) -> tuple[list[Layout], Layout]:
-    splits = [
-        None if candidate is None else block.candidates[candidate].seeds.get(seed)
+def _seed(block: Block, seed: Equation, strategy: Strategy) -> tuple[list[Layout], Layout]:
+    """As the candidates say; one that does not reach this seed of several leaves it whole."""
+    chosen = [
+        None if candidate is None else block.candidates[candidate].seeds.get(seed.index)
         for candidate in strategy
     ]
-    count = max(
-        (len(split.operand_dims) for split in splits if split is not None),
-        default=len(next(iter(block.candidates[0].seeds.values())).operand_dims)
-        if block.candidates
-        else 2,
-    )
     reads = [
-        tuple(None if split is None else split.operand_dims[i] for split in splits)
-        for i in range(count)
+        tuple(None if split is None else split.operand_dims[i] for split in chosen)
+        for i in range(len(seed.inputs))
     ]
-    return reads, tuple(None if split is None else split.result_dim for split in splits)
+    return reads, tuple(None if split is None else split.result_dim for split in chosen)
 
 
 def _member(
@@ -102,8 +96,7 @@ def _member(
         others += [carry.across(op, j, i, known[j]) for j in range(len(known)) if j != i]
         for other in others:
             layout = tuple(
-                b if a is None and b is not None and b >= 0 else a
-                for a, b in zip(layout, other, strict=True)
+                b if a is None and splits(b) else a for a, b in zip(layout, other, strict=True)
             )
         reads.append(carry.fit(layout, op.in_shapes[i]))
     return reads, carry.settle(result)
