@@ -12,35 +12,28 @@ what goes round a loop. It fills in the rest, which has little choice left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from cfp.blocks import Blocks
 from cfp.blocks.backward import CONTRACTING
-from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, PartialLayout, splits
 from cfp.layouts.flow import Flow
 from cfp.layouts.layout import Layout, fits
-from cfp.layouts.want import Wants
-from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role
+from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Role
 
 
+@dataclass
 class Decision(Flow):
     """`values`, `uses` and `sums` as in `Layouts`, after `run`."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        blocks: Blocks,
-        asked: Asked,
-        wants: Wants,
-        settled: Mapping[int, PartialLayout],
-    ) -> None:
-        super().__init__(graph, blocks, asked, wants, settled)
-        self.values: dict[int, Layout] = {}
-        self.uses: dict[tuple[int, int], Layout] = {}
-        self.sums: dict[int, Layout] = {}
-        self._placed = {e: block.index for block in blocks.blocks for e in block.prologue}
-        self._member = {e: block.index for block in blocks.blocks for e in block.members}
+    values: dict[int, Layout] = field(default_factory=dict)
+    uses: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    sums: dict[int, Layout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        blocks = self.blocks.blocks
+        self._placed = {e: block.index for block in blocks for e in block.prologue}
+        self._member = {e: block.index for block in blocks for e in block.members}
         self._entries: dict[tuple[int, int], PartialLayout] = {}
 
     def run(self) -> None:

@@ -7,7 +7,7 @@ operation sums over a split dim it leaves partial sums, which are left open here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cfp.blocks import Blocks
 from cfp.layouts.asked import Asked
@@ -16,26 +16,22 @@ from cfp.layouts.want import Wants
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_SLICE, Equation, Graph, Role
 
 
+@dataclass
 class Flow:
     """`layouts` holds what is known so far, at first how arguments lie."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        blocks: Blocks,
-        asked: Asked,
-        wants: Wants,
-        settled: Mapping[int, PartialLayout],
-    ) -> None:
-        self.graph = graph
-        self.blocks = blocks
-        self.asked = asked
-        self.wants = wants
-        self.carry = wants.carry
-        self.layouts: dict[int, PartialLayout] = dict(settled)
-        self._stored = set(blocks.parameters)
-        self._enter_of = {exit_: enter for loop in graph.loops for enter, exit_ in loop.carries}
-        self._exit_of = {enter: exit_ for exit_, enter in self._enter_of.items()}
+    graph: Graph
+    blocks: Blocks
+    asked: Asked
+    wants: Wants
+    layouts: dict[int, PartialLayout]
+
+    def __post_init__(self) -> None:
+        self.carry = self.wants.carry
+        self._stored = set(self.blocks.parameters)
+        carries = [pair for loop in self.graph.loops for pair in loop.carries]
+        self._enter_of = {exit_: enter for enter, exit_ in carries}
+        self._exit_of = dict(carries)
 
     def known(self) -> dict[int, PartialLayout]:
         for equation in self.graph.equations:

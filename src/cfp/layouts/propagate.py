@@ -59,15 +59,15 @@ def propagate(
     for value in graph.inputs:
         if value in blocks.parameters and OPEN not in wants.want[value].dims:
             settle(value)
-    sweep(Flow(graph, blocks, asked, wants, settled).known())
+    sweep(Flow(graph, blocks, asked, wants, dict(settled)).known())
     for value in graph.inputs:
         if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value]):
             settle(value)
-    sweep(Flow(graph, blocks, asked, wants, settled).known())
+    sweep(Flow(graph, blocks, asked, wants, dict(settled)).known())
     for value in graph.inputs:
         settle(value)
 
-    decision = Decision(graph, blocks, asked, wants, settled)
+    decision = Decision(graph, blocks, asked, wants, dict(settled))
     decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
     outputs = tuple(

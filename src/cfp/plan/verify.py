@@ -9,9 +9,9 @@ plan does. An output x may then differ by
 
     (8 e + 256 s) max |x|  +  4 c,    c = the largest change of x under the moved arguments
 
-If c is a quarter of max |x| or more, x is noise (the gradient of a bias that a softmax cancels): its
-size says something, its digits do not, and 16 c is allowed. Both sides run from the same arguments,
-the reference on the mesh's first device.
+If c is a quarter of max |x| or more, x is noise (the gradient of a bias that a softmax cancels):
+its size says something, its digits do not, and 16 c is allowed. Both sides run from the same
+arguments, the reference on the mesh's first device.
 """
 
 from __future__ import annotations
