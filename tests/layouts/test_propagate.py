@@ -1,5 +1,6 @@
 """Layouts of whole steps: consistent at every contraction, on random programs and the models."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from cfp import models
 from cfp.analysis import analyze
 from cfp.blocks import Blocks, Kind, Strategy, build_blocks
-from cfp.layouts import Layouts, fits, propagate
+from cfp.layouts import Layouts, propagate
+from cfp.layouts.check import check_layouts
 from cfp.plan.pairs import find_pairs
 from cfp.trace import Graph, Role, trace
 from tests.blocks.programs import Program, programs
@@ -28,48 +30,6 @@ def choose(blocks: Blocks, seed: int) -> list[Strategy]:
     return [each[random.integers(len(each))] for each in options]
 
 
-def check_layouts(graph: Graph, blocks: Blocks, layouts: Layouts) -> None:
-    """Every layout fits, and every contraction finds its operands split alike."""
-    mesh = blocks.mesh_shape
-    tensors = [
-        *zip(graph.inputs, layouts.inputs, strict=True),
-        *zip(graph.outputs, layouts.outputs, strict=True),
-        *layouts.values.items(),
-        *((graph.equations[e].inputs[i], layout) for (e, i), layout in layouts.uses.items()),
-    ]
-    for value, layout in tensors:
-        assert fits(layout, graph.values[value].shape, mesh), graph.describe(value)
-    contractions = {member for block in blocks.blocks for member in block.seeds}
-    for equation in graph.equations:
-        if equation.index in contractions or equation.index in blocks.matched:
-            check_contraction(graph, layouts, equation.index, len(mesh))
-
-
-def check_contraction(graph: Graph, layouts: Layouts, index: int, axes: int) -> None:
-    equation = graph.equations[index]
-    op = equation.op
-    assert op.map is not None
-    split: list[dict[int, int]] = []  # per operand: axis -> leading factor of the split dim
-    for i in range(len(equation.inputs)):
-        layout = layouts.uses.get((index, i))
-        if layout is None:
-            continue
-        dims = op.map.operands[i]
-        split.append({a: dims[d][0] for a, d in enumerate(layout) if d is not None})
-    result = layouts.values.get(equation.outputs[0])
-    for axis in range(axes):
-        factors = {mine[axis] for mine in split if axis in mine}
-        assert len(factors) <= 1, f"{graph.describe(equation.outputs[0])}: {split}"
-        if not factors or result is None:
-            continue
-        (factor,) = factors
-        kept = [d for d, dim in enumerate(op.map.results[0]) if dim and dim[0] == factor]
-        if kept:  # no device needs another's part of the result
-            assert result[axis] == kept[0], graph.describe(equation.outputs[0])
-        elif op.primitive == "dot_general":
-            assert factor in op.map.reduced
-
-
 @settings(FAST, max_examples=100)
 @given(programs(longest=7), st.sampled_from(MESHES), st.booleans(), st.integers(0, 99))
 def test_random_programs(
@@ -79,7 +39,7 @@ def test_random_programs(
     blocks = build_blocks(graph, mesh_shape, sequence=sequence)
     pairs = find_pairs(graph, blocks.parameters)
     layouts = propagate(graph, blocks, choose(blocks, seed), mesh_shape, pairs=pairs)
-    check_layouts(graph, blocks, layouts)
+    check_layouts(graph, blocks, layouts, pairs)
 
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -103,10 +63,8 @@ def test_models(name: str, options: dict[str, Any], mesh_shape: tuple[int, ...])
     assert len(pairs) == len(jax.tree.leaves(args[0])), "the state goes round whole"
     for seed in range(3):
         layouts = propagate(graph, blocks, choose(blocks, seed), mesh_shape, pairs=pairs)
-        check_layouts(graph, blocks, layouts)
+        check_layouts(graph, blocks, layouts, pairs)
         check_state(graph, layouts)
-        for result, argument in pairs.items():
-            assert layouts.outputs[result] == layouts.inputs[argument]
 
 
 def check_state(graph: Graph, layouts: Layouts) -> None:
@@ -187,3 +145,19 @@ def test_held_arguments_stay() -> None:
         assert layouts.inputs[position] == layout
         state = graph.input_paths.index("state.opt_state[0].mu['head']")
         assert layouts.inputs[state] == layout
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda x: replace(x, inputs=((5,), *x.inputs[1:])), "does not divide into"),
+        (lambda x: replace(x, uses=dict.fromkeys(x.uses, (0,))), "splits"),
+        (lambda x: replace(x, outputs=((None,),) * len(x.outputs)), "otherwise than its argument"),
+    ],
+)
+def test_the_verifier_can_fail(spoil: Any, reason: str) -> None:
+    graph, blocks, layouts = chain(["columns", "contracted"])
+    pairs = find_pairs(graph, blocks.parameters)
+    check_layouts(graph, blocks, layouts, pairs)
+    with pytest.raises(ValueError, match=reason):
+        check_layouts(graph, blocks, spoil(layouts), pairs)

@@ -42,12 +42,14 @@ def alpa(
         options=options or AlpaOptions(),
         time_limit_s=time_limit_s,
     )
-    notes = (
+    notes = [
         f"Alpa's integer program: {solution.status}, gap {100 * solution.gap:.2g} %, symbolic cost "
-        f"{solution.cost:.6g} (Alpa's formulas, nothing measured).",
-    )
+        f"{solution.cost:.6g} (Alpa's formulas, nothing measured)."
+    ]
+    if solution.relented:
+        notes.append("Alpa's rules forbid every assignment here: this is the least forbidden one.")
     layouts = _pinned(analysis, mesh, solution.layouts, pins or {}, pairs)
-    return plan_of_layouts(step, analysis, mesh, layouts, name="alpa", notes=notes)
+    return plan_of_layouts(step, analysis, mesh, layouts, name="alpa", notes=tuple(notes))
 
 
 def _pinned(
