@@ -104,8 +104,8 @@ class Plan:
     def place(self, *args: Any) -> tuple[Any, ...]:
         """The arguments on the mesh as the plan wants them, for `step_p(*plan.place(*args))`.
 
-        A `ShapeDtypeStruct` gets its sharding and stays one. Fewer arguments may be given than
-        the step takes: a new batch alone is `plan.place_argument("batch", batch)`.
+        A `ShapeDtypeStruct` gets its sharding and stays one. One argument alone, a new batch, is
+        `plan.place_argument("batch", batch)`.
         """
         if len(args) != len(self.argument_names):
             raise CfpError(
