@@ -112,11 +112,28 @@ def test_odd_meshes(template: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("template", ["data_parallel", "zero1", "fsdp"])
 def test_a_batch_smaller_than_the_mesh_is_refused(template: str, width: int) -> None:
     make = getattr(templates, template)
-    reason = (
-        rf"{template} splits the batch into 8 parts, and no dim of .*`x` \[4, {width}\].*Use a mesh"
-    )
+    reason = rf"{template} splits the batch into 8 parts.* divide: `x` \[4, {width}\].*Use a mesh"
     with pytest.raises(CfpError, match=reason):
         make(mlp_step, *mlp_args(rows=4, width=width), mesh=mesh_of(8))
+
+
+def test_keys_of_the_old_kind_are_no_batch() -> None:
+    def step(params: Any, key: Any, x: Any, y: Any) -> Any:
+        noise = jax.random.normal(jax.random.wrap_key_data(key), x.shape)
+        return mlp_step(params, x + 0.1 * noise, y)
+
+    params, x, y = mlp_args()
+    args = (params, jax.random.key_data(jax.random.key(0)), x, y)
+    plan = templates.data_parallel(step, *args, mesh=mesh_of(2))
+    assert [s.spec for s in plan.in_shardings[1:]] == [P(), P("x"), P("x")]
+    cfp.verify(step, *args, plan=plan)
+
+
+def test_a_sequence_that_divides_is_no_batch() -> None:
+    step, args = model("gpt")  # 8 rows of 32
+    devices = np.array([jax.devices()[0]] * 16)
+    with pytest.raises(CfpError, match=r"into 16 parts.*`batch\['labels'\]` \[8, 32\]"):
+        templates.data_parallel(step, *args, mesh=jax.sharding.Mesh(devices, ("x",)))
 
 
 def test_a_batch_smaller_than_the_mesh_is_no_trouble_for_others() -> None:

@@ -1,16 +1,18 @@
 """Data parallel: the batch is split, parameters are whole, gradients are summed.
 
 The batch is found, not named: an argument that is neither a parameter nor optimizer state nor a
-key is data. Its batch dim is the first that some contraction keeps and that divides; from there
-the split is followed through the step, and every block takes the candidate that keeps it.
+key is data. Its batch dim is the first that no loop runs over, and the batch is the size that most
+of the data have there. From them the split is followed through the step, and every block takes the
+candidate that keeps it.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
@@ -20,7 +22,7 @@ from cfp.layouts.carry import splits
 from cfp.plan import Plan, auto_mesh, build_plan
 from cfp.plan.build import analyze_for
 from cfp.templates.walk import Decide, split_of, walk
-from cfp.trace import Equation, Role
+from cfp.trace import LOOP_SLICE, Equation, Graph, Role
 
 
 def data_parallel(
@@ -39,7 +41,7 @@ def batch_strategies(
 ) -> list[Strategy]:
     """The batch over some axes of the mesh, everything replicated over the others."""
     shape = mesh.devices.shape
-    parts = int(np.prod([shape[axis] for axis in axes]))
+    parts = math.prod(shape[axis] for axis in axes)
     chosen = follow_batch(analysis, parts, who) if parts > 1 else [None] * len(analysis.blocks)
     return [
         tuple(candidate if axis in axes and shape[axis] > 1 else None for axis in range(len(shape)))
@@ -49,30 +51,43 @@ def batch_strategies(
 
 def follow_batch(analysis: Analysis, parts: int, who: str) -> list[int | None]:
     """Per block the candidate that keeps the batch split into `parts`; None: it has no batch."""
-    data = data_arguments(analysis)
-    best: list[int | None] = []
+    graph = analysis.graph
     start: dict[int, int] = {}
-    for value in data:  # an argument at a time: each has its own batch dim
-        for dim, size in enumerate(analysis.graph.values[value].shape):
-            if size % parts:
-                continue
-            found = walk(analysis, parts, {value: dim}, keep_split(parts))
-            if any(candidate is not None for candidate in found):
-                start[value] = dim
-                break
-    if start:
-        best = walk(analysis, parts, start, keep_split(parts))
-    if not start or all(candidate is None for candidate in best):
-        sizes = [
-            f"`{path}` {list(analysis.graph.values[value].shape)}"
-            for path, value in zip(analysis.graph.input_paths, analysis.graph.inputs, strict=True)
-            if value in data
+    weight: Counter[int] = Counter()  # size -> elements of the data that have it
+    for value in data_arguments(analysis):
+        dim = batch_dim(graph, value)
+        if dim is not None:
+            start[value] = dim
+            weight[graph.values[value].shape[dim]] += math.prod(graph.values[value].shape)
+    batch = max(weight, key=lambda size: weight[size], default=0)
+    start = {v: dim for v, dim in start.items() if graph.values[v].shape[dim] == batch}
+    found: list[int | None] = []
+    if start and batch % parts == 0:
+        found = walk(analysis, parts, start, keep_split(parts))
+    if not any(candidate is not None for candidate in found):
+        shown = [
+            f"`{path}` {list(graph.values[value].shape)}"
+            for path, value in zip(graph.input_paths, graph.inputs, strict=True)
+            if value in start
         ]
         raise CfpError(
-            f"{who} splits the batch into {parts} parts, and no dim of the step's data divides by "
-            f"that: {', '.join(sizes[:3]) or 'it takes none'}. Use a mesh that divides the batch."
+            f"{who} splits the batch into {parts} parts, and that of this step does not divide: "
+            f"{', '.join(shown[:3]) or 'it takes no data'}. Use a mesh that divides the batch."
         )
-    return best
+    return found
+
+
+def batch_dim(graph: Graph, value: int) -> int | None:
+    """The first dim that no loop runs over; None where loops run over all."""
+    dim = 0
+    while sliced := [
+        graph.equations[reader]
+        for reader in graph.readers[value]
+        if graph.equations[reader].primitive == LOOP_SLICE
+    ]:
+        dim += 1
+        value = sliced[0].outputs[0]
+    return dim if graph.values[value].shape else None
 
 
 def keep_split(parts: int) -> Decide:
