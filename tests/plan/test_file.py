@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -165,9 +166,12 @@ def test_another_environment_is_named_and_allowed(saved: Path) -> None:
         cfp.verify(mlp_step, *mlp_args(), plan=cfp.load(saved, mesh=mesh_of(2, 2)))
 
 
+TRACE = Path(tempfile.gettempdir()) / "cfp_plan_ran_code"
+
+
 class Boom:
     def __reduce__(self) -> Any:
-        return os.system, ("touch /tmp/cfp_was_here",)
+        return os.system, (f"touch {TRACE}",)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_damaged_or_hostile_files(content: bytes, reason: str, tmp_path: Path) -
     path.write_bytes(content)
     with pytest.raises(CfpError, match=reason):
         cfp.load(path, mesh=mesh_of(2, 2))
-    assert not Path("/tmp/cfp_was_here").exists()
+    assert not TRACE.exists()
 
 
 def test_missing_file(tmp_path: Path) -> None:
