@@ -255,7 +255,7 @@ def test_meshes() -> None:
         (["template", "megatrom", "gpt", "--mesh", "2"], 2, "'megatrom' is not one of"),
         (["template", "megatron", "gpt"], 2, "Missing option '--mesh'"),
         (["template", "data_parallel", "gpt", "--mesh", "7"], 1, "A mesh of 7 divides no dim"),
-        (["template", "data_parallel", "gpt", "--mesh", "3"], 1, "that of this step does not divide"),
+        (["template", "data_parallel", "gpt", "--mesh", "3"], 1, "this step does not divide"),
         (["template", "fsdp", "gpt", "--mesh", "64x64"], 1, "needs 4096 devices and JAX has"),
         (["template", "fsdp", "gpt", "--mesh", "2", "--pin", "batch"], 2, "is not a pin"),
         (["template", "fsdp", "gpt", "--mesh", "2", "--pin", "b=,x"], 2, "is not a pin"),
