@@ -86,6 +86,20 @@ def test_held_arguments_stay_held(tmp_path: Path) -> None:
     assert same(plan, loaded.bind(mlp_step, *mlp_args()))
 
 
+@pytest.mark.parametrize("template", ["fsdp", "alpa"])
+def test_the_order_of_a_files_entries_does_not_matter(template: str, tmp_path: Path) -> None:
+    plan = getattr(templates, template)(mlp_step, *mlp_args(), mesh=mesh_of(2))
+    plan.save(tmp_path / "plan.json")
+    document = json.loads((tmp_path / "plan.json").read_text())
+    for part in ("arguments", "results"):
+        document[part] = dict(reversed(document[part].items()))
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    bound = cfp.load(tmp_path / "plan.json", mesh=mesh_of(2)).bind(mlp_step, *mlp_args()).bound
+    assert plan.bound is not None
+    assert bound is not None
+    assert bound.layouts == plan.bound.layouts
+
+
 def test_a_spec_edited_by_hand_counts(saved: Path) -> None:
     document = json.loads(saved.read_text())
     document["arguments"]["params['up']"]["spec"] = ["x"]

@@ -21,7 +21,6 @@ class Bound:
 
     step: Callable[..., Any]
     args: tuple[Any, ...]
-    out_tree: Any
     analysis: Analysis
     layouts: Layouts
     compiled: dict[str, Any] = field(default_factory=dict)  # made on demand, once
@@ -70,7 +69,7 @@ def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) ->
                     f"`{path}` is {leaf.dtype}{list(leaf.shape)}; the plan is for "
                     f"{dtype}{list(shape)}. Plan the step again for these arguments."
                 )
-        return jax.tree.unflatten(bound.out_tree, rebuild(graph, flat, touch))
+        return jax.tree.unflatten(graph.out_tree, rebuild(graph, flat, touch))
 
     planned.__name__ = getattr(bound.step, "__name__", "step")
     if donate_argnums is None:
@@ -78,7 +77,7 @@ def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) ->
     return jax.jit(
         planned,
         in_shardings=shardings(mesh, layouts.inputs, in_tree),
-        out_shardings=shardings(mesh, layouts.outputs, bound.out_tree),
+        out_shardings=shardings(mesh, layouts.outputs, graph.out_tree),
         donate_argnums=tuple(donate_argnums),
     )
 

@@ -108,9 +108,8 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
         bound = _bound(step, analysis, layouts)
         return replace(plan, bound=bound)
     strategies = strategies_of(analysis, plan.segments)
-    held = {
-        position: tensor.layout for position, tensor in enumerate(plan.arguments) if tensor.held
-    }
+    fixed = {tensor.path for tensor in plan.arguments if tensor.held}
+    held = {i: wanted[path] for i, path in enumerate(graph.input_paths) if path in fixed}
     made = build_plan(
         step, analysis, plan.mesh, strategies, name=plan.name, held=held, sequence=plan.sequence
     )
@@ -164,7 +163,7 @@ def _bound(step: Callable[..., Any], analysis: Analysis, layouts: Layouts) -> Bo
     shape: Any = jax.ShapeDtypeStruct
     shapes = [shape(graph.values[v].shape, graph.values[v].dtype) for v in graph.inputs]
     args = jax.tree.unflatten(graph.in_tree, shapes)
-    return Bound(step, args, graph.out_tree, analysis, layouts)
+    return Bound(step, args, analysis, layouts)
 
 
 def _same(shapes: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
@@ -201,8 +200,13 @@ def _explicit(plan: Plan, analysis: Analysis) -> Layouts:
             values[tensors[at]] = fixed.layout
         else:
             uses[fixed.equation, fixed.operand] = fixed.layout
-    inputs = tuple(tensor.layout for tensor in plan.arguments)
-    outputs = tuple(tensor.layout for tensor in plan.results)
+    arguments = {tensor.path: tensor.layout for tensor in plan.arguments}
+    results = {tensor.path: tensor.layout for tensor in plan.results}
+    missing = [path for path in graph.output_paths if path not in results]
+    if missing:
+        raise CfpError(f"The plan is for another step: it has no result `{missing[0]}`.")
+    inputs = tuple(arguments[path] for path in graph.input_paths)
+    outputs = tuple(results[path] for path in graph.output_paths)
     return Layouts(inputs, outputs, values, uses)
 
 

@@ -25,6 +25,15 @@ class SegmentChoice:
     blocks: tuple[BlockChoice, ...]
 
 
+def alike(segments: Sequence[SegmentChoice]) -> list[list[int]]:
+    """The segments that are the same and are split alike."""
+    groups: dict[object, list[int]] = {}
+    for index, segment in enumerate(segments):
+        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
 def choices(analysis: Analysis, strategies: Sequence[Strategy]) -> tuple[SegmentChoice, ...]:
     """What the strategies say, in words that outlive this trace of the step."""
     return tuple(

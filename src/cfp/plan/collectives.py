@@ -45,7 +45,8 @@ class Origin:
 class Collective:
     """`bytes` are what one device holds of the tensors moved, each time; `times` per step.
 
-    `axes` are the mesh axes it spans, None where it spans part of one.
+    `axes` are the mesh axes it spans, None where it spans part of one. A loop whose trips the
+    compiler does not know counts once.
     """
 
     kind: str

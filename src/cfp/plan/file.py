@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from cfp.errors import CfpError
 from cfp.layouts import Layout, to_spec
 from cfp.plan.build import auto_mesh
-from cfp.plan.choice import BlockChoice, SegmentChoice
+from cfp.plan.choice import BlockChoice, SegmentChoice, alike
 from cfp.plan.collectives import Collective, Origin
 from cfp.plan.environment import Environment
 from cfp.plan.fields import Fields, read_fields
@@ -145,10 +145,6 @@ def _tensor_to_json(tensor: PlannedTensor, names: Sequence[str]) -> dict[str, An
 
 
 def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
-    alike: dict[Any, list[int]] = {}
-    for index, segment in enumerate(plan.segments):
-        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
-        alike.setdefault(key, []).append(index)
     names = plan.mesh.axis_names
     return [
         {
@@ -159,7 +155,7 @@ def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
                 for block in plan.segments[at[0]].blocks
             ],
         }
-        for at in alike.values()
+        for at in alike(plan.segments)
     ]
 
 

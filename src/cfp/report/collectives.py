@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from cfp.plan import Collective, Origin, Plan
+from cfp.plan.choice import alike
 from cfp.report.text import (
     add_row,
-    alike,
     bytes_text,
     new_table,
     segments_text,
@@ -72,7 +72,7 @@ class _Sent:
 
 def _fold_collectives(plan: Plan, collectives: Sequence[Collective]) -> list[_Sent]:
     group_of: dict[int | None, int] = {
-        index: n for n, group in enumerate(alike(plan)) for index in group
+        index: n for n, group in enumerate(alike(plan.segments)) for index in group
     }
     place_of = _places(plan)
     groups: dict[object, list[tuple[Collective, Origin, int | None]]] = {}

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from cfp.layouts import Layout
 from cfp.plan import Collective, Plan
+from cfp.plan.choice import alike
 from cfp.plan.tensor import PlannedTensor
 from cfp.report.collectives import collectives_table
 from cfp.report.text import (
     add_row,
-    alike,
     bytes_text,
     line,
     new_table,
@@ -96,7 +96,7 @@ def _show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
 def _blocks_table(plan: Plan) -> Table:
     axes = [f"{axis} splits" for axis in plan.mesh.axis_names]
     table = new_table("Blocks", "segments", "block", "starts with", *axes)
-    for group in alike(plan):
+    for group in alike(plan.segments):
         for place, block in enumerate(plan.segments[group[0]].blocks):
             seed = _SEED_INDEX.sub("*", block.seed) if len(group) > 1 else block.seed
             where = segments_text(group) if place == 0 else ""

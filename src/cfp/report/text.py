@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cfp.layouts import Layout, to_spec
-from cfp.plan import Plan
 
 
 def line(text: str) -> Text:
@@ -73,12 +72,3 @@ def segments_text(indices: Iterable[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def alike(plan: Plan) -> list[list[int]]:
-    """The segments that are the same and are split alike."""
-    groups: dict[object, list[int]] = {}
-    for index, segment in enumerate(plan.segments):
-        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
