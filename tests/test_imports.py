@@ -12,17 +12,20 @@ ROOT = Path(cfp.__file__).parent
 ORDER = [
     "errors",
     "version",
+    "duration",
     "affine",
     "trace",
     "blocks",
     "layouts",
     "segments",
     "analysis",
+    "profile",
     "plan",
     "templates",
     "devices",
     "report",
     "targets",
+    "cli_cache",
     "cli",
 ]
 ALONE = {"models": {"errors", "models"}}  # the models know nothing of the planner

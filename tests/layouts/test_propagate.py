@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from cfp import models
 from cfp.analysis import analyze
 from cfp.blocks import Blocks, Kind, Strategy, build_blocks
+from cfp.blocks.pairs import find_pairs
 from cfp.layouts import Layouts, propagate
 from cfp.layouts.check import check_layouts
-from cfp.plan.pairs import find_pairs
 from cfp.trace import Graph, Role, trace
 from tests.blocks.programs import Program, programs
 

@@ -7,9 +7,8 @@ import jax
 import pytest
 
 from cfp.blocks.contraction import flops
-from cfp.layouts import to_spec
+from cfp.layouts import Constrain, sharding, to_spec
 from cfp.plan import Plan
-from cfp.plan.bound import Constrain, sharding
 from cfp.trace.evaluate import equations_of, rebuild
 
 from .steps import random_plan

@@ -9,10 +9,10 @@ import pytest
 
 import cfp
 from cfp import templates
+from cfp.blocks.pairs import find_pairs
 from cfp.errors import CfpError
 from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
-from cfp.plan.pairs import find_pairs
 from cfp.trace import trace
 from cfp.trace.evaluate import rebuild
 from tests.foreign import MODELS, PLAIN

@@ -12,6 +12,7 @@ from cfp.models import config, make_step
 from cfp.segments import Phase
 from cfp.segments.fill import example_inputs, index_bound
 from cfp.segments.program import segment_programs
+from cfp.trace import Graph, is_key
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,18 @@ def test_a_program_is_the_three_parts_of_its_segment() -> None:
     parts = [analysis.cut.part(2, p) for p in (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)]
     assert all(parts)
     own = {e for part in parts if part for e in part.equations}
-    assert own <= set(program.equations)
+    keys = {e for e in own - set(program.equations) if _makes_keys(analysis.graph, e)}
+    assert own - keys <= set(program.equations), "all but what derives PRNG keys"
     shared = [analysis.graph.equations[e] for e in set(program.equations) - own]
     arguments = set(analysis.graph.inputs)
     assert all(arguments.isdisjoint(e.inputs) for e in shared), "constants alone"
     shown = program.show(analysis.graph)
     assert "state.params['layers'][1]['qkv']" in shown
     assert "state.params['layers'][2]['qkv']" not in shown
+
+
+def _makes_keys(graph: Graph, equation: int) -> bool:
+    return all(is_key(graph.values[v].dtype) for v in graph.equations[equation].outputs)
 
 
 def test_a_loop_body_and_its_update_are_told_apart() -> None:

@@ -1,15 +1,18 @@
 """From one strategy per block to a layout for every tensor (paper, section 3.3)."""
 
+from cfp.layouts.constrain import Constrain, sharding
 from cfp.layouts.layout import Layout, Layouts, fits, local_shape, parts, to_spec, transfer, whole
 from cfp.layouts.propagate import propagate
 
 __all__ = [
+    "Constrain",
     "Layout",
     "Layouts",
     "fits",
     "local_shape",
     "parts",
     "propagate",
+    "sharding",
     "to_spec",
     "transfer",
     "whole",

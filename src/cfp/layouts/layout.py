@@ -90,7 +90,8 @@ class Layouts:
     `inputs` and `outputs` are in the order of the graph's. `values` constrains a tensor where it
     is made, `uses` where one equation reads it: (equation, operand) -> layout. `sums` says how
     partial sums are completed before they go on as `values` says: asked for the scattered result
-    at once, a compiler may gather the operands instead and give up the split.
+    at once, a compiler may gather the operands instead and give up the split. `known` is how every
+    tensor is expected to lie, told or not.
     """
 
     inputs: tuple[Layout, ...]
@@ -98,3 +99,4 @@ class Layouts:
     values: dict[int, Layout]
     uses: dict[tuple[int, int], Layout]
     sums: dict[int, Layout] = field(default_factory=dict)
+    known: dict[int, Layout] = field(default_factory=dict)

@@ -33,12 +33,13 @@ def propagate(
     *,
     held: Mapping[int, Layout] | None = None,
     pairs: Mapping[int, int] | None = None,
+    wanted: Mapping[int, Layout] | None = None,
 ) -> Layouts:
     """The layouts of a plan.
 
     `held` fixes arguments (positions in `graph.inputs`), whatever the blocks want of them.
     `pairs` names results (positions in `graph.outputs`) that are the next step's arguments and lie
-    as those do.
+    as those do. `wanted` says how other results lie.
     """
     carry = Carry(mesh_shape)
     asked = ask(graph, blocks, strategies, carry)
@@ -53,7 +54,10 @@ def propagate(
             settled[value] = carry.fit(dims, graph.values[value].shape)
 
     def sweep(known: Mapping[int, PartialLayout]) -> None:
-        wants.sweep(known, _of_results(graph, settled, pairs or {}))
+        results = _of_results(graph, settled, pairs or {})
+        for position, layout in (wanted or {}).items():
+            results[graph.outputs[position]] = _result(layout)
+        wants.sweep(known, results)
 
     sweep({**asked.values, **settled})
     for value in graph.inputs:
@@ -70,13 +74,13 @@ def propagate(
     decision = Decision(graph, blocks, asked, wants, dict(settled))
     decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
+    fixed = {**(wanted or {}), **{o: inputs[i] for o, i in (pairs or {}).items()}}
     outputs = tuple(
-        inputs[pairs[position]]
-        if pairs and position in pairs
-        else carry.settle(decision.layout_of(value))
+        fixed[position] if position in fixed else carry.settle(decision.layout_of(value))
         for position, value in enumerate(graph.outputs)
     )
-    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums)
+    known = {value: carry.settle(layout) for value, layout in decision.layouts.items()}
+    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, known)
 
 
 def _of_results(
@@ -87,6 +91,9 @@ def _of_results(
     for position, argument in pairs.items():
         layout = settled.get(graph.inputs[argument])
         if layout is not None:
-            axes = len(layout)
-            wanted[graph.outputs[position]] = Want(layout, (0.0,) * axes, (True,) * axes)
+            wanted[graph.outputs[position]] = _result(layout)
     return wanted
+
+
+def _result(layout: PartialLayout) -> Want:
+    return Want(layout, (0.0,) * len(layout), (True,) * len(layout))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.errors import CfpError
-from cfp.layouts import Layout, Layouts, to_spec
+from cfp.layouts import Constrain, Layout, Layouts, sharding
 from cfp.trace.evaluate import rebuild
 
 
@@ -24,31 +24,6 @@ class Bound:
     analysis: Analysis
     layouts: Layouts
     compiled: dict[str, Any] = field(default_factory=dict)  # made on demand, once
-
-
-def sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
-    return NamedSharding(mesh, to_spec(layout, mesh.axis_names))
-
-
-@dataclass(frozen=True, slots=True)
-class Constrain:
-    """Tells the compiler how tensors lie, on their way through `rebuild`."""
-
-    mesh: Mesh
-    layouts: Layouts
-
-    def value(self, value: int, array: Any) -> Any:
-        array = self._lie(array, self.layouts.sums.get(value))
-        return self._lie(array, self.layouts.values.get(value))
-
-    def operand(self, equation: int, operand: int, array: Any) -> Any:
-        return self._lie(array, self.layouts.uses.get((equation, operand)))
-
-    def _lie(self, array: Any, layout: Layout | None) -> Any:
-        if layout is None:
-            return array
-        lie: Any = jax.lax.with_sharding_constraint
-        return lie(array, sharding(self.mesh, layout))
 
 
 def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) -> Any:

@@ -11,12 +11,12 @@ from jax.sharding import Mesh
 
 from cfp.analysis import Analysis, analyze
 from cfp.blocks import Strategy
+from cfp.blocks.pairs import find_pairs
 from cfp.errors import CfpError
 from cfp.layouts import Layout, Layouts, propagate
 from cfp.plan.bound import Bound
 from cfp.plan.choice import choices, strategies_of
 from cfp.plan.environment import Environment
-from cfp.plan.pairs import find_pairs
 from cfp.plan.pins import resolve_pins
 from cfp.plan.plan import Plan, PlannedValue
 from cfp.plan.tensor import difference, planned_tensors

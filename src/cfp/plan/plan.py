@@ -17,7 +17,8 @@ import jax
 from jax.sharding import Mesh
 
 from cfp.errors import CfpError
-from cfp.plan.bound import Bound, jit_bound, sharding, shardings
+from cfp.layouts import sharding
+from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
 from cfp.plan.collectives import Collective, find_collectives
 from cfp.plan.environment import Environment

@@ -27,7 +27,7 @@ import numpy as np
 from cfp.errors import CfpError
 from cfp.plan.plan import Plan
 from cfp.segments.fill import example_inputs
-from cfp.trace import Graph
+from cfp.trace import Graph, is_key
 
 MOVED = (2.0, 64.0)  # of e and of s
 ALLOWED = (8.0, 256.0)
@@ -177,7 +177,7 @@ def compare(
     path: str, expected: Any, got: Any, moved: Sequence[Any], rounding: Rounding
 ) -> OutputError:
     """One output. Numbers that are not finite must be the same on both sides."""
-    if jnp.issubdtype(expected.dtype, jax.dtypes.prng_key):
+    if is_key(expected.dtype):
         expected, got = jax.random.key_data(expected), jax.random.key_data(got)
         moved = [jax.random.key_data(m) for m in moved]
     x, y = _numbers(expected), _numbers(got)

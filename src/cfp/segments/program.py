@@ -5,7 +5,7 @@ cotangent among its inputs. Where a loop is involved, what happens at different 
 apart: one iteration of the body (`times` its trips), and what runs once per step (the update of
 the stacked parameters). In an iteration, what the forward loop stacks and the backward loop
 slices is the same tensor, so the two passes meet as they do in a step. What follows from constants
-alone (masks, position tables) is computed inside, wherever the step first computes it.
+alone (masks, position tables) is computed inside each that needs it; PRNG keys enter as such.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from cfp.blocks import Blocks
 from cfp.segments.edges import edges
 from cfp.segments.segment import Segments
-from cfp.trace import LOOP_PRIMITIVES, Graph
+from cfp.trace import LOOP_PRIMITIVES, Graph, is_key
 from cfp.trace.evaluate import run_straight
 
 
@@ -25,7 +25,7 @@ from cfp.trace.evaluate import run_straight
 class Program:
     """Equations in order with the tensors that enter and leave, happening `times` per step."""
 
-    segment: int
+    segments: tuple[int, ...]
     times: int
     equations: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -43,42 +43,74 @@ class Program:
         return [env[value] for value in self.outputs]
 
     def show(self, graph: Graph) -> str:
-        lines = [f"segment {self.segment}, {self.times} times: {len(self.equations)} equations"]
+        of = ", ".join(map(str, self.segments))
+        lines = [f"segment {of}, {self.times} times: {len(self.equations)} equations"]
         lines += [f"  in  {graph.describe(value)}" for value in self.inputs]
         lines += [f"  out {graph.describe(value)}" for value in self.outputs]
         return "\n".join(lines)
 
 
 def segment_programs(
-    graph: Graph, blocks: Blocks, segments: Segments, segment: int
+    graph: Graph, blocks: Blocks, segments: Segments, *indices: int
 ) -> tuple[Program, ...]:
-    """The programs of one segment, innermost loop first; a single one outside loops."""
-    by_rate: dict[int | None, list[int]] = {}
-    for part in segments.parts:
-        if part.segment != segment:
-            continue
-        for e in part.equations:
-            equation = graph.equations[e]
-            if equation.primitive not in LOOP_PRIMITIVES:
-                by_rate.setdefault(_forward_loop(graph, equation.loop), []).append(e)
-    depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
-    fixed = _from_constants(graph)
-    return tuple(
-        _program(graph, blocks, segment, graph.trips(loop), _with(graph, by_rate[loop], fixed))
-        for loop in sorted(by_rate, key=lambda loop: (-depth[loop], loop or 0))
-    )
+    """The programs of a segment, innermost loop first; a single one outside loops."""
+    return Cutter(graph, blocks, segments).programs(*indices)
+
+
+class Cutter:
+    """Cuts many segments out of one step."""
+
+    def __init__(self, graph: Graph, blocks: Blocks, segments: Segments) -> None:
+        self.graph = graph
+        self.blocks = blocks
+        self._fixed = _from_constants(graph)
+        left_out = self._fixed | _of_keys(graph)
+        self._own: dict[int, list[int]] = {}
+        for part in segments.parts:
+            if part.segment is not None:
+                self._own.setdefault(part.segment, []).extend(
+                    e
+                    for e in part.equations
+                    if graph.equations[e].primitive not in LOOP_PRIMITIVES and e not in left_out
+                )
+
+    def programs(self, *indices: int) -> tuple[Program, ...]:
+        """Of one segment, or of several together: two neighbours show what the compiler does
+        across their edge."""
+        graph = self.graph
+        by_rate: dict[int | None, list[int]] = {}
+        for index in indices:
+            for e in self._own[index]:
+                by_rate.setdefault(_forward_loop(graph, graph.equations[e].loop), []).append(e)
+        depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
+        return tuple(
+            _program(graph, self.blocks, indices, graph.trips(loop), by_rate[loop], self._fixed)
+            for loop in sorted(by_rate, key=lambda loop: (-depth[loop], loop or 0))
+        )
 
 
 def _from_constants(graph: Graph) -> set[int]:
-    """Equations whose results depend on no argument."""
+    """Equations whose results depend on no argument, and are none of the step's."""
     varying = set(graph.inputs)
     fixed: set[int] = set()
     for equation in graph.equations:
-        if equation.primitive in LOOP_PRIMITIVES or not varying.isdisjoint(equation.inputs):
+        varies = not varying.isdisjoint(equation.inputs)
+        returned = not graph.returned.isdisjoint(equation.outputs)
+        if equation.primitive in LOOP_PRIMITIVES or varies or returned:
             varying.update(equation.outputs)
         else:
             fixed.add(equation.index)
     return fixed
+
+
+def _of_keys(graph: Graph) -> set[int]:
+    """Equations that only derive PRNG keys: next to nothing, and different in every depth of a
+    model. Keys enter programs ready-made."""
+    return {
+        equation.index
+        for equation in graph.equations
+        if equation.outputs and all(is_key(graph.values[value].dtype) for value in equation.outputs)
+    }
 
 
 def _with(graph: Graph, equations: list[int], fixed: set[int]) -> list[int]:
@@ -102,9 +134,15 @@ def _forward_loop(graph: Graph, loop: int | None) -> int | None:
 
 
 def _program(
-    graph: Graph, blocks: Blocks, segment: int, times: int, equations: list[int]
+    graph: Graph,
+    blocks: Blocks,
+    segments: tuple[int, ...],
+    times: int,
+    own: list[int],
+    fixed: set[int],
 ) -> Program:
-    outer, outputs = edges(graph, equations)
+    equations = _with(graph, own, fixed)
+    outer, made = edges(graph, equations)
     inner = {
         v for e in equations for v in (*graph.equations[e].inputs, *graph.equations[e].outputs)
     }
@@ -115,11 +153,11 @@ def _program(
         if _is_slice(graph, value) and same.get(value) in inner
     }
     return Program(
-        segment=segment,
+        segments=segments,
         times=times,
         equations=tuple(equations),
         inputs=tuple(value for value in outer if value not in aliases),
-        outputs=outputs,
+        outputs=tuple(value for value in made if graph.values[value].producer not in fixed),
         aliases=aliases,
     )
 

@@ -13,10 +13,10 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
+from cfp.blocks.pairs import find_pairs
 from cfp.layouts import Layouts
 from cfp.plan import Plan, auto_mesh, plan_of_layouts
 from cfp.plan.build import analyze_for
-from cfp.plan.pairs import find_pairs
 from cfp.plan.pins import resolve_pins
 from cfp.templates.alpa_ilp import AlpaOptions, solve_alpa
 

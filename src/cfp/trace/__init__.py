@@ -12,6 +12,7 @@ from cfp.trace.graph import (
     Op,
     Role,
     Value,
+    is_key,
 )
 from cfp.trace.source import source_line
 from cfp.trace.tracer import trace
@@ -28,6 +29,7 @@ __all__ = [
     "Op",
     "Role",
     "Value",
+    "is_key",
     "source_line",
     "trace",
 ]

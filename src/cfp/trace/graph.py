@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from cfp.affine import OpMap
 
 Shape = tuple[int, ...]
@@ -32,6 +34,11 @@ LOOP_ENTER, LOOP_SLICE, LOOP_STACK, LOOP_EXIT = (
     "loop_exit",
 )
 LOOP_PRIMITIVES = frozenset({LOOP_ENTER, LOOP_SLICE, LOOP_STACK, LOOP_EXIT})
+
+
+def is_key(dtype: Any) -> bool:
+    """A typed PRNG key's."""
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 class Role(enum.Enum):

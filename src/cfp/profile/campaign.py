@@ -1,0 +1,221 @@
+"""Measures programs: looks them up, compiles what is missing, runs it, writes it down.
+
+Programs go in waves. A wave is compiled in parallel and then runs in turn (`turns`). Where devices
+and compiler share the cores (CPU) nothing compiles meanwhile; elsewhere the next wave does. A
+measurement is in the store as soon as its wave ends.
+
+A program that is at work when the worker dies or hangs is tried once more, alone; then it counts as
+failed, with the reason. What else was in its wave is done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from cfp.errors import CfpError
+from cfp.profile.job import Compiled, Failed
+from cfp.profile.lock import exclusive
+from cfp.profile.machine import Machine
+from cfp.profile.measurement import Measurement
+from cfp.profile.progress import Progress
+from cfp.profile.requests import Request
+from cfp.profile.runner import Runner, RunnerLost
+from cfp.profile.store import Record, Store
+from cfp.profile.turns import Anchor, Effort, OutOfTime, Turns
+
+LOSSES = 6  # of the worker in a row, with nothing measured between them
+STRIKES = 2  # how often a program may take the worker down with it
+Wave = tuple[Request, ...]
+
+
+@dataclass
+class Campaign:
+    """`measure` is the entry; `known` is what came of it. The counters are for reports.
+
+    `deadline` is of `time.monotonic()`. Starting a program takes `base_s` + arguments * `each_s`.
+    """
+
+    runner: Runner
+    store: Store
+    machine: Machine
+    effort: Effort
+    progress: Progress
+    overlap: bool
+    deadline: float
+    known: dict[str, Measurement] = field(default_factory=dict)
+    compiled: int = 0
+    compile_s: float = 0.0
+    loaded: int = 0
+    base_s: float = 0.0
+    each_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._anchor: Request | None = None
+        self._anchor_s = 0.0
+        self._sent: set[str] = set()  # given to the worker
+        self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
+        self._strikes: dict[str, int] = {}
+        self._best: dict[str, float] = {}
+        self._losses = 0
+
+    def measure(self, requests: Iterable[Request]) -> None:
+        """Afterwards `known` has every request; raises `OutOfTime` if the budget ends before."""
+        wanted = {request.key: request for request in requests if request.key not in self.known}
+        self._load(wanted.values())
+        todo = tuple(request for key, request in wanted.items() if key not in self.known)
+        self.progress.expect(len(todo))
+        size = self.effort.wave
+        waves: deque[Wave] = deque(todo[i : i + size] for i in range(0, len(todo), size))
+        while waves:
+            wave = waves.popleft()
+            trusted = not any(request.key in self._strikes for request in wave)
+            try:
+                self._wave(wave, waves[0] if self.overlap and waves and trusted else ())
+                self._losses = 0
+            except RunnerLost as lost:
+                self._sent.clear()
+                self._ready.clear()
+                self._losses += 1
+                if self._losses > LOSSES:
+                    raise CfpError(
+                        f"The worker was lost {self._losses} times in a row ({lost.reason}): see "
+                        "whether the devices work. What was measured is kept."
+                    ) from None
+                self.progress.lost(lost.reason)
+                waves.extendleft(reversed(self._after(lost, wave)))
+
+    def set_overhead(self, few: Request, many: Request) -> None:
+        """What it takes to start a program, from two that do nothing."""
+        self.measure([few, many])
+        low, high = self.known[few.key], self.known[many.key]
+        if low.failed is None and high.failed is None:
+            self.each_s = max(0.0, high.time_s - low.time_s) / (many.arguments - few.arguments)
+            self.base_s = max(0.0, low.time_s - few.arguments * self.each_s)
+
+    def set_anchor(self, request: Request) -> None:
+        """All that is measured from here on runs in turn with this program."""
+        self.measure([request])
+        found = self.known[request.key]
+        if found.failed is None:
+            self._anchor, self._anchor_s = request, found.usual_s
+
+    def best_s(self, group: str) -> float | None:
+        return self._best.get(group)
+
+    def _load(self, requests: Iterable[Request]) -> None:
+        requests = list(requests)
+        records = self.store.get_many([request.key for request in requests])
+        for request in requests:
+            if request.key in records:
+                self._know(request, Measurement.from_json(records[request.key].document))
+        if records:
+            self.loaded += len(records)
+            self.progress.loaded(len(records))
+
+    def _know(self, request: Request, measurement: Measurement) -> None:
+        self.known[request.key] = measurement
+        if measurement.failed is None and request.group:
+            best = self._best.get(request.group, measurement.time_s)
+            self._best[request.group] = min(best, measurement.time_s)
+
+    def _write(self, request: Request, measurement: Measurement) -> None:
+        self._know(request, measurement)
+        document, where = measurement.to_json(), self.machine.show()
+        self.store.put(
+            Record(request.key, request.program, request.name, where, document, time.time())
+        )
+        self.progress.measured(measurement, self._best.get(request.group))
+
+    def _wave(self, wave: Wave, following: Wave) -> None:
+        """Compiles and measures some programs."""
+        anchor = () if self._anchor is None else (self._anchor,)
+        self._check_time()
+        self.progress.compiling([request.name for request in wave])
+        self._submit((*anchor, *wave))
+        self._collect({request.key for request in (*anchor, *wave)})
+        for request in wave:
+            answer = self._ready[request.key]
+            if isinstance(answer, Failed):
+                self._write(request, Measurement(request.key, request.name, failed=answer.reason))
+        if self.overlap:
+            self._submit(following)
+        with exclusive(self.machine.show(), waiting=self.progress.waiting):
+            # another planner may have measured some while we waited for our turn
+            self._load(request for request in wave if request.key not in self.known)
+            left = [request for request in wave if request.key not in self.known]
+            if left:
+                self.progress.running([request.name for request in left])
+                self._run(left)
+        keep = {request.key for request in (*anchor, *following)}
+        self._drop([request.key for request in wave if request.key not in keep])
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.key not in self._sent:
+                self.runner.submit(request.make())
+                self._sent.add(request.key)
+
+    def _collect(self, keys: set[str]) -> None:
+        """Waits until all of them are compiled, or have failed to."""
+        while not keys <= self._ready.keys():
+            for answer in self.runner.finished(min(1.0, self._check_time())):
+                self._ready[answer.key] = answer
+                if isinstance(answer, Compiled) and answer.seconds > 0:
+                    self.compiled += 1
+                    self.compile_s += answer.seconds
+
+    def _run(self, wave: Sequence[Request]) -> None:
+        anchor = None
+        if self._anchor is not None and isinstance(self._ready[self._anchor.key], Compiled):
+            anchor = Anchor(self._anchor.key, self._anchor_s)
+        best = {r.key: self._best[r.group] for r in wave if r.group in self._best}
+        turns = Turns(self.runner, self.effort, anchor, best, self.deadline)
+        results = turns.run([request.key for request in wave])
+        for request in wave:
+            result = results[request.key]
+            compiled = self._ready[request.key]
+            assert isinstance(compiled, Compiled)
+            self._write(
+                request,
+                replace(
+                    result,
+                    name=request.name,
+                    overhead_s=self.base_s + request.arguments * self.each_s,
+                    compile_s=compiled.seconds,
+                    memory=compiled.memory,
+                ),
+            )
+
+    def _drop(self, keys: Sequence[str]) -> None:
+        self.runner.drop(keys)
+        for key in keys:
+            self._sent.discard(key)
+            self._ready.pop(key, None)
+
+    def _after(self, lost: RunnerLost, wave: Wave) -> list[Wave]:
+        """What is left of the wave: those under suspicion alone, then the others."""
+        left = [request for request in wave if request.key not in self.known]
+        suspects = [request for request in left if request.key in lost.during]
+        for request in suspects:
+            self._strikes[request.key] = self._strikes.get(request.key, 0) + 1
+        if self._anchor is not None and self._anchor.key in lost.during and not suspects:
+            self._anchor = None  # it ran before; measure on without it
+        alone: list[Wave] = []
+        for request in suspects:
+            if self._strikes[request.key] >= STRIKES and len(wave) == 1:
+                self._write(request, Measurement(request.key, request.name, failed=lost.reason))
+                self._losses = 0
+            else:
+                alone.append((request,))
+        others = tuple(request for request in left if request not in suspects)
+        return [*alone, *([others] if others else [])]
+
+    def _check_time(self) -> float:
+        """Seconds left."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        return left

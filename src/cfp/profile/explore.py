@@ -1,0 +1,295 @@
+"""Which strategy combinations of a segment to measure, and when to stop.
+
+A segment of K blocks with S_j strategies has Π S_j combinations, and each one measured is a program
+compiled. What the search needs is the fastest combination of each interface (what the neighbours
+see), as far as it can compete with the fastest of all. So:
+
+1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured.
+2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty.
+3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
+   the best of x's interface c and a the share of the limit that is still ahead, x promises
+
+       worth(x) = P(x runs) · (gain(x, 1 - tolerance) + a · exp(-(E t(x) - 1) / FADE) · gain(x, T))
+       gain(x, T) = E[max(0, T - t(x))],   T = min((1 - tolerance) · t_c, COMPETITIVE).
+
+   First every interface that can compete, at the end the best of all (`_worth`). A batch is picked
+   one by one, each as if those before had taken what is predicted (`_promising`).
+4. It ends when no combination promises `tolerance / PATIENCE` or more, or at the limit.
+
+Spaces over `ENUMERATED` combinations are searched from the best known by steps of one block
+(`_climb`) instead of being listed. Nothing here is random from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cfp.profile import regress
+from cfp.profile.regress import Array, Combo, Pairs, Points, Rows, Surrogate, combos_of
+
+FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
+COMPETITIVE = 1.5
+FADE = 0.1
+PATIENCE = 20.0
+ENUMERATED = 40_000
+SHORTLIST = 512
+BEAM = 48
+
+
+def default_limit(sizes: Sequence[int]) -> int:
+    """Two dozen or a third of the space; of a large one, a few for each strategy of each block."""
+    space = math.prod(sizes)
+    return min(space, max(24, math.ceil(space / 3)), max(24, 16 + 3 * sum(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of a combination: nothing ran (None), it took `time_s`, or at least that."""
+
+    time_s: float | None
+    bound: bool
+
+    @property
+    def measured_s(self) -> float:
+        return math.inf if self.time_s is None or self.bound else self.time_s
+
+
+class Explorer:
+    """Ask for combinations, tell their times; at any moment `best` is the best told.
+
+    `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
+    blocks that hand tensors to one another (default: neighbours in order). `prior` is a cheap
+    guess of a combination's cost in any unit, zero or more. Every combination asked for must be
+    told, failures as None.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        interface: Callable[[Combo], Hashable],
+        pairs: Sequence[tuple[int, int]] | None = None,
+        limit: int | None = None,
+        tolerance: float = 0.02,
+        prior: Callable[[Combo], float] | None = None,
+    ) -> None:
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"`sizes` must be one or more per block, not {list(sizes)}.")
+        self.sizes = tuple(sizes)
+        self.space = math.prod(self.sizes)
+        self._ranges = [range(size) for size in self.sizes]
+        chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
+        chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]
+        self.pairs: Pairs = tuple(sorted(set(chosen)))
+        self.limit = default_limit(self.sizes) if limit is None else limit
+        self.tolerance = tolerance
+        self.reason: str | None = None
+        self._interface = interface
+        self._prior = prior
+        self._told: dict[Combo, Told] = {}
+        self._asked: dict[Combo, None] = {}
+        self._labels: dict[Hashable, int] = {}
+        self._listed: tuple[Points, Rows] | None = None
+        self._design = regress.covering(
+            self.sizes, self.pairs, max(self.limit // 2, *self.sizes, 1)
+        )
+        self._unit = 1.0
+        if prior is not None:
+            self._design.sort(key=prior)
+            self._unit = prior(self._design[len(self._design) // 2]) or 1.0
+
+    # -- what is known -------------------------------------------------------------------------
+
+    @property
+    def best(self) -> Combo | None:
+        """The fastest combination told."""
+        return next(iter(self.best_by_interface.values()), None)
+
+    @property
+    def best_by_interface(self) -> dict[Hashable, Combo]:
+        """The fastest combination told of each interface, fastest first."""
+        found: dict[Hashable, Combo] = {}
+        times = sorted((told.measured_s, combo) for combo, told in self._told.items())
+        for time_s, combo in times:
+            if time_s < math.inf:
+                found.setdefault(self._interface(combo), combo)
+        return found
+
+    @property
+    def done(self) -> bool:
+        return self.reason is not None
+
+    def tell(self, combo: Combo, time_s: float | None, bound: bool = False) -> None:
+        """It took `time_s` seconds, or at least that (`bound`), or did not run (None)."""
+        inside = len(combo) == len(self.sizes) and all(map(range.__contains__, self._ranges, combo))
+        if not inside:
+            raise ValueError(f"`combo` {combo} is not a combination of sizes {self.sizes}.")
+        if time_s is not None and not 0 < time_s < math.inf:
+            raise ValueError(f"`time_s` must be a positive number of seconds, not {time_s}.")
+        self._asked.pop(combo, None)
+        before = self._told.get(combo)
+        if bound and before is not None and before.time_s is not None and time_s is not None:
+            if not before.bound:
+                return  # a measurement says more than a bound
+            time_s = max(time_s, before.time_s)
+        self._told[combo] = Told(time_s, bound and time_s is not None)
+        self.reason = None
+
+    def predict(self, combos: Sequence[Combo]) -> tuple[Array, Array]:
+        """Expected seconds and their standard deviation, by what has been told."""
+        model = self._fitted()
+        if model is None:
+            raise ValueError("Nothing that ran has been told yet: tell a time first.")
+        points = self._points(np.array(combos, dtype=np.int64).reshape(-1, len(self.sizes)))
+        mean, sd = model.relative(*model.moments(points))
+        return mean * model.best_s, sd * model.best_s
+
+    # -- what to measure -----------------------------------------------------------------------
+
+    def ask(self, count: int) -> list[Combo]:
+        """Up to `count` combinations to measure next; none when done, or until more is told."""
+        self.reason = None
+        out = len(self._told) + len(self._asked)
+        room = self.space - out
+        if self.best is not None or self._asked:  # until something runs, the limit waits
+            room = min(room, self.limit - out)
+        picks = self._uncovered(min(count, room)) if room > 0 else []
+        if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):
+            self._asked.update(dict.fromkeys(picks))
+            picks += self._promising(min(count, room) - len(picks))
+        self._asked.update(dict.fromkeys(picks))
+        if not picks and not self._asked:
+            if len(self._told) == self.space:
+                self.reason = "all measured"
+            elif room <= 0:
+                self.reason = "limit"
+            else:
+                self.reason = "nothing left is likely to be better"
+        return picks
+
+    def _uncovered(self, count: int) -> list[Combo]:
+        """Combinations of the design with a pair that no known combination has."""
+        pairs = (*self.pairs, *((block, block) for block in range(len(self.sizes))))
+        seen = {(p, c[p[0]], c[p[1]]) for c in (*self._told, *self._asked) for p in pairs}
+        picks: list[Combo] = []
+        for combo in self._design:
+            own = {(p, combo[p[0]], combo[p[1]]) for p in pairs}
+            known = combo in self._told or combo in self._asked
+            if len(picks) < count and not known and not own <= seen:
+                picks.append(combo)
+                seen |= own
+        return picks
+
+    def _promising(self, count: int) -> list[Combo]:
+        """The combinations worth most, one after the other."""
+        model = self._fitted()
+        points, labels = self._candidates(model)
+        near, bad = self._sorted()
+        known = self._points(np.array([*near, *bad]))
+        ran = np.arange(len(known.rows)) < len(near)
+        chance = regress.feasibility(known, ran, points, self.pairs)
+        if model is None:  # nothing has run: what is least like that which failed
+            order = np.argsort(-chance, kind="stable")[:count]
+            return list(combos_of(points.rows[order]))
+        if self._asked:
+            model = model.believing(self._points(np.array(list(self._asked))))
+        incumbents = self._incumbents(model)
+        keep = np.argsort(-self._worth(model, points, labels, incumbents) * chance, kind="stable")
+        keep = keep[:SHORTLIST]
+        points, labels, chance = points.take(keep), labels[keep], chance[keep]
+        picks: list[Combo] = []
+        while len(picks) < count and len(points.rows):
+            worth = self._worth(model, points, labels, incumbents) * chance
+            pick = int(np.argmax(worth))
+            if worth[pick] < self.tolerance / PATIENCE:
+                break
+            picks += combos_of(points.rows[pick : pick + 1])
+            model = model.believing(points.take(np.array([pick])))
+            rest = np.flatnonzero(np.arange(len(chance)) != pick)
+            points, labels, chance = points.take(rest), labels[rest], chance[rest]
+        return picks
+
+    def _worth(self, model: Surrogate, points: Points, labels: Rows, incumbents: Array) -> Array:
+        """What measuring each point promises, in shares of the best time."""
+        ahead = 1 - min(1.0, (len(self._told) + len(self._asked)) / self.limit)
+        target = np.minimum(incumbents[labels] * (1 - self.tolerance), COMPETITIVE)
+        moments = model.moments(points)
+        mean, _ = model.relative(*moments)
+        fading = ahead * np.exp(-np.maximum(mean - 1, 0) / FADE)
+        anywhere = model.gain(*moments, np.full(len(mean), 1 - self.tolerance))
+        return anywhere + fading * model.gain(*moments, target)
+
+    def _incumbents(self, model: Surrogate) -> Array:
+        """The best time of each interface over the best of all; infinite where none is known."""
+        best = np.full(len(self._labels) + len(self._told), np.inf)
+        for combo, told in self._told.items():
+            label = self._label(combo)
+            best[label] = min(best[label], told.measured_s / model.best_s)
+        return best
+
+    # -- combinations as arrays ----------------------------------------------------------------
+
+    def _sorted(self) -> tuple[list[Combo], list[Combo]]:
+        """What ran, fastest first, and what failed or is hopelessly slow."""
+        far_s = regress.FAR * min((t.measured_s for t in self._told.values()), default=math.inf)
+        cost = {combo: told.time_s or math.inf for combo, told in self._told.items()}
+        near = [combo for combo, time_s in cost.items() if time_s <= far_s and time_s < math.inf]
+        bad = [combo for combo, time_s in cost.items() if time_s > far_s or time_s == math.inf]
+        return sorted(near, key=lambda combo: (cost[combo], combo))[:FITTED], bad[:FITTED]
+
+    def _fitted(self) -> Surrogate | None:
+        near, _ = self._sorted()
+        if not near:
+            return None
+        told = [self._told[combo] for combo in near]
+        times_s = np.array([t.time_s for t in told], dtype=np.float64)
+        points = self._points(np.array(near))
+        return regress.fit(points, times_s, np.array([t.bound for t in told]), self.pairs)
+
+    def _points(self, rows: Rows) -> Points:
+        guess = np.zeros(len(rows))
+        if self._prior is not None:
+            guess += [self._prior(combo) / self._unit - 1 for combo in combos_of(rows)]
+        return Points(rows, np.clip(guess, -1, 3))
+
+    def _candidates(self, model: Surrogate | None) -> tuple[Points, Rows]:
+        """What may be asked for, and the number of its interface."""
+        listed = self._listed
+        if listed is None:
+            small = self.space <= ENUMERATED
+            rows = np.argwhere(np.ones(self.sizes)) if small else self._climb(model)
+            listed = self._points(rows), np.array([self._label(c) for c in combos_of(rows)])
+            self._listed = listed if small else None
+        points, labels = listed
+        known = {*self._told, *self._asked}
+        free = np.array([combo not in known for combo in combos_of(points.rows)])
+        return points.take(np.flatnonzero(free)), labels[free]
+
+    def _climb(self, model: Surrogate | None) -> Rows:
+        """All that is seen when the best known, and some others, improve by one block at a time."""
+        rng = np.random.default_rng(len(self._told))
+        known = [*self.best_by_interface.values()][:BEAM] + self._sorted()[0][:BEAM]
+        others = rng.integers(0, self.sizes, (BEAM, len(self.sizes)))
+        beam = np.concatenate([np.array(known).reshape(-1, len(self.sizes)), others]).astype(int)
+        pool = regress.distinct(beam)
+        for _ in range(2 * len(self.sizes)):
+            if model is None:
+                break
+            seen = regress.around(beam, self.sizes)
+            mean, sd = model.relative(*model.moments(self._points(seen)))
+            labels = np.array([self._label(c) for c in combos_of(seen)])
+            order = np.argsort(mean - sd, kind="stable")
+            _, first = np.unique(labels[order], return_index=True)  # the best of each interface
+            kept = np.unique(np.concatenate([order[np.sort(first)[:BEAM]], order[:BEAM]]))
+            pool = regress.distinct(np.concatenate([pool, seen]))
+            before, beam = beam, seen[kept]
+            if np.array_equal(before, beam):
+                break
+        return pool
+
+    def _label(self, combo: Combo) -> int:
+        return self._labels.setdefault(self._interface(combo), len(self._labels))

@@ -1,0 +1,201 @@
+"""What there is to measure: the distinct segments as programs, and the ways to lay each out.
+
+An `Option` is one way to run a segment: a strategy per block, and how its training state lies.
+Outside loops a segment is one program. In a loop it is one iteration, and what runs once per step
+(the update of the stacked parameters): a stacked tensor lies as its slices do, one dim further, and
+the slices of a gradient lie as the update wants the stack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cfp.analysis import Analysis
+from cfp.blocks import Strategy
+from cfp.blocks.pairs import find_pairs
+from cfp.layouts import Layout, Layouts
+from cfp.layouts.state import State, propagate_state
+from cfp.segments import DistinctSegment
+from cfp.segments.extract import Extract, extract
+from cfp.segments.program import Cutter
+from cfp.trace import LOOP_EXIT, LOOP_SLICE, LOOP_STACK, Graph, source_line
+
+LEAVING = frozenset({LOOP_STACK, LOOP_EXIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`combo[i]` is the index of block i's strategy."""
+
+    combo: tuple[int, ...]
+    state: State = State.BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A tensor outside a loop and its counterpart inside, by position; `shift` dims further out."""
+
+    outside: int
+    inside: int
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A distinct segment.
+
+    `cuts` are its programs, the loop's body first. `chained` is two neighbours in one program,
+    where the segment occurs twice in a row outside loops. `slices` link arguments of the second
+    cut to arguments of the first (stacked parameters), `stacks` arguments of the second to results
+    of the first (stacked gradients).
+    """
+
+    index: int
+    name: str
+    occurrences: int  # times it happens in a step
+    strategies: tuple[tuple[Strategy, ...], ...]
+    cuts: tuple[Extract, ...]
+    chained: Extract | None
+    slices: tuple[Link, ...]
+    stacks: tuple[Link, ...]
+
+    @property
+    def space(self) -> int:
+        return math.prod(len(choices) for choices in self.strategies)
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        return self.cuts[0].blocks.mesh_shape
+
+    def chosen(self, option: Option) -> tuple[Strategy, ...]:
+        return tuple(self.strategies[i][choice] for i, choice in enumerate(option.combo))
+
+    def show(self, option: Option) -> str:
+        """`rows, heads, contracted`, a name per block; `rows+columns` on two axes."""
+        words = []
+        for block, strategy in zip(self.cuts[0].blocks.blocks, self.chosen(option), strict=True):
+            names = ["whole" if i is None else block.candidates[i].name for i in strategy]
+            words.append("+".join(names))
+        state = "" if option.state is State.BLOCK else f" ({option.state.value})"
+        return ", ".join(words) + state
+
+    def layouts(self, option: Option) -> tuple[Layouts, ...]:
+        """How the tensors of every cut lie."""
+        first = self.cuts[0]
+        inner = option.state if len(self.cuts) == 1 else _inside(option.state)
+        chosen = self.chosen(option)
+        body = _lay(first, chosen, inner)
+        if len(self.cuts) == 1:
+            return (body,)
+        held = {
+            link.outside: shift_dims(body.inputs[link.inside], link.shift) for link in self.slices
+        }
+        outer = State.BLOCK if option.state is State.FSDP else option.state
+        once = _lay(self.cuts[1], (), outer, held=held)
+        wanted = {
+            link.inside: shift_dims(once.inputs[link.outside], -link.shift) for link in self.stacks
+        }
+        return _lay(first, chosen, inner, wanted=wanted), once
+
+    def chained_layouts(self, option: Option) -> Layouts:
+        assert self.chained is not None
+        return _lay(self.chained, self.chosen(option) * 2, option.state)
+
+
+def find_kinds(analysis: Analysis) -> tuple[Kind, ...]:
+    graph, blocks, segments = analysis.graph, analysis.grouping, analysis.cut
+    pairs = find_pairs(graph, blocks.parameters)
+    cutter = Cutter(graph, blocks, segments)
+
+    def cuts(*indices: int) -> tuple[Extract, ...]:
+        return tuple(extract(graph, blocks, p, pairs) for p in cutter.programs(*indices))
+
+    kinds = []
+    for distinct in analysis.distinct_segments:
+        found = cuts(distinct.representative)
+        slices, stacks = _links(graph, found)
+        kinds.append(
+            Kind(
+                index=distinct.index,
+                name=_name(analysis, distinct.representative),
+                occurrences=distinct.trips,
+                strategies=tuple(b.strategies(blocks.mesh_shape) for b in found[0].blocks.blocks),
+                cuts=found,
+                chained=None if len(found) > 1 else _chained(distinct, cuts),
+                slices=slices,
+                stacks=stacks,
+            )
+        )
+    return tuple(kinds)
+
+
+def _chained(distinct: DistinctSegment, cuts: Callable[..., tuple[Extract, ...]]) -> Extract | None:
+    """Two neighbours of the kind, the representative first among them if it has a next one."""
+    starts = [i for i in distinct.occurrences if i + 1 in distinct.occurrences]
+    if not starts:
+        return None
+    first = distinct.representative if distinct.representative in starts else starts[-1]
+    (both,) = cuts(first, first + 1)
+    return both
+
+
+def _lay(
+    cut: Extract,
+    strategies: tuple[Strategy, ...],
+    state: State,
+    *,
+    held: Mapping[int, Layout] | None = None,
+    wanted: Mapping[int, Layout] | None = None,
+) -> Layouts:
+    return propagate_state(
+        cut.graph,
+        cut.blocks,
+        strategies,
+        cut.blocks.mesh_shape,
+        state,
+        held=held,
+        pairs=cut.goes_round,
+        wanted=wanted,
+    )
+
+
+def _inside(state: State) -> State:
+    """In a loop's body: its slices of parameters are split where the stacks are."""
+    return State.FSDP if state is State.FSDP else State.BLOCK
+
+
+def shift_dims(layout: Layout, shift: int) -> Layout:
+    """The layout of the tensor with `shift` more dims in front; a split of those is given up."""
+    return tuple(None if dim is None or dim + shift < 0 else dim + shift for dim in layout)
+
+
+def _links(graph: Graph, cuts: tuple[Extract, ...]) -> tuple[tuple[Link, ...], tuple[Link, ...]]:
+    """How the second program's arguments meet the first one's arguments and results."""
+    if len(cuts) < 2:
+        return (), ()
+    arguments = {value: i for i, value in enumerate(cuts[0].inputs)}
+    results = {value: i for i, value in enumerate(cuts[0].outputs)}
+    slices: list[Link] = []
+    stacks: list[Link] = []
+    for position, value in enumerate(cuts[1].inputs):
+        for reader in graph.readers[value]:
+            equation = graph.equations[reader]
+            if equation.primitive == LOOP_SLICE and equation.outputs[0] in arguments:
+                slices.append(Link(position, arguments[equation.outputs[0]], 1))
+        producer = graph.values[value].producer
+        if producer is not None and graph.equations[producer].primitive in LEAVING:
+            left = graph.equations[producer]
+            if left.inputs[0] in results:
+                shift = int(left.primitive == LOOP_STACK)
+                stacks.append(Link(position, results[left.inputs[0]], shift))
+    return tuple(slices), tuple(stacks)
+
+
+def _name(analysis: Analysis, segment: int) -> str:
+    """The functions its contractions are written in: `attention_half, mlp_half`."""
+    seeds = [seed for b in analysis.segments[segment].blocks for seed in analysis.blocks[b].seeds]
+    lines = [source_line(analysis.graph.equations[seed]) for seed in seeds]
+    words = [line.rpartition("(")[2].rstrip(")") if "(" in line else line for line in lines]
+    return ", ".join(dict.fromkeys(words))

@@ -1,0 +1,84 @@
+"""What a measurement depends on besides the program: the devices, and the compiler with its flags.
+
+Two machines that differ in nothing here are taken to measure the same.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import re
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+# settings of JAX that change what is compiled; dtypes and precisions are in the program itself
+SETTINGS = (
+    "jax_use_shardy_partitioner",
+    "jax_threefry_partitionable",
+    "jax_exec_time_optimization_effort",
+)
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_COUNT = re.compile(r"--xla_force_host_platform_device_count=\d+")  # the mesh says how many
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`processes` is the process of every device in mesh order, `host` the CPU where it counts."""
+
+    platform: str
+    device_kind: str
+    host: str
+    mesh_shape: tuple[int, ...]
+    processes: tuple[int, ...]
+    jax: str
+    jaxlib: str
+    flags: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(mesh: Mesh) -> Machine:
+        devices: list[Any] = list(mesh.devices.flat)
+        numbers = {p: i for i, p in enumerate(dict.fromkeys(d.process_index for d in devices))}
+        first = devices[0]
+        return Machine(
+            platform=first.platform,
+            device_kind=first.device_kind,
+            host=_cpu() if first.platform == "cpu" else "",
+            mesh_shape=mesh.devices.shape,
+            processes=tuple(numbers[d.process_index] for d in devices),
+            jax=jax.__version__,
+            jaxlib=metadata.version("jaxlib"),
+            flags=_flags(),
+            settings=tuple((name, str(getattr(jax.config, name, None))) for name in SETTINGS),
+        )
+
+    def show(self) -> str:
+        """One line: `4 cpu (2 cores of ...), jax 0.10.2`."""
+        shape = "x".join(map(str, self.mesh_shape))
+        kind = self.device_kind if self.platform != "cpu" else f"cpu ({self.host})"
+        flags = f", {' '.join(self.flags)}" if self.flags else ""
+        return f"{shape} {kind}, jax {self.jax}{flags}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _flags() -> tuple[str, ...]:
+    words = " ".join(os.environ.get(name, "") for name in FLAGS)
+    return tuple(sorted(set(_COUNT.sub("", words).split())))
+
+
+def _cpu() -> str:
+    """The processor and how many cores of it this process may use."""
+    name = host.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.MULTILINE)
+    except OSError:  # not Linux: the architecture must do
+        found = None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of {found[1].strip() if found else name}"

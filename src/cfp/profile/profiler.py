@@ -1,0 +1,330 @@
+"""Stage 4: measures the distinct segments of a step and the reshardings between them.
+
+what starting a program takes              Campaign.set_overhead
+one option of every segment                so that there is a plan at any moment
+the options that may be best               Explorer, or all of them
+training state split further               where memory counts, of the fastest options
+reshardings                                every pair of layouts at a boundary
+the fastest options twice in a row         where that may differ from twice one
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis
+from cfp.blocks.contraction import flops
+from cfp.layouts import Layouts
+from cfp.layouts.state import State
+from cfp.profile.boundary import Crossing, find_crossings
+from cfp.profile.campaign import Campaign
+from cfp.profile.costs import cost_of
+from cfp.profile.explore import Explorer
+from cfp.profile.kinds import Kind, Option, find_kinds
+from cfp.profile.machine import Machine
+from cfp.profile.profile import Cost, Profile, SegmentProfile
+from cfp.profile.progress import Progress
+from cfp.profile.requests import (
+    Request,
+    Resharding,
+    chained_request,
+    cut_requests,
+    idle_request,
+    resharding_request,
+)
+from cfp.profile.runner import Runner
+from cfp.profile.store import Store
+from cfp.profile.turns import Effort, OutOfTime
+
+IDLE = (2, 64)  # arguments of the programs that do nothing
+BATCH = 8  # options asked of an explorer at once
+FINALISTS = 6  # options of a segment that are tried chained, or with their state split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What to measure.
+
+    `states` are the ways training state may lie; all of them count where the fastest options would
+    exceed `memory_limit_bytes`. With `exhaustive` every option is measured; otherwise those that
+    may be best. `budget_s` bounds the whole.
+    """
+
+    states: tuple[State, ...] = (State.BLOCK,)
+    exhaustive: bool = False
+    budget_s: float | None = None
+    memory_limit_bytes: float | None = None
+
+
+def measure(
+    analysis: Analysis,
+    mesh: Mesh,
+    runner: Runner,
+    store: Store,
+    *,
+    scope: Scope,
+    effort: Effort,
+    progress: Progress,
+) -> Profile:
+    """Measures what the store does not have. The runner is the caller's to close."""
+    return _Profiler(analysis, mesh, runner, store, scope, effort, progress).run()
+
+
+@dataclass
+class _Profiler:
+    analysis: Analysis
+    mesh: Mesh
+    runner: Runner
+    store: Store
+    scope: Scope
+    effort: Effort
+    progress: Progress
+    missing: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start = time.monotonic()
+        self.machine = Machine.of(self.mesh)
+        self.kinds = find_kinds(self.analysis)
+        self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
+        budget = math.inf if self.scope.budget_s is None else self.scope.budget_s
+        self.campaign = Campaign(
+            self.runner,
+            self.store,
+            self.machine,
+            self.effort,
+            self.progress,
+            overlap=self.machine.platform != "cpu",
+            deadline=self.start + budget,
+        )
+        self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in self.kinds]
+        self.requests: list[dict[Option, list[Request]]] = [{} for _ in self.kinds]
+        self.chained: list[dict[Option, Request]] = [{} for _ in self.kinds]
+        self.reshardings: dict[Resharding, Request] = {}
+        self.finished = [False] * len(self.kinds)
+
+    def run(self) -> Profile:
+        stages = [
+            ("what starting a program takes", self._overhead),
+            ("the first option of every segment", self._first),
+            ("reshardings", self._reshard),
+            ("options that may be faster", self._explore),
+            ("training state split further", self._states),
+            ("reshardings", self._reshard),
+            ("the fastest options twice in a row", self._chain),
+        ]
+        for name, stage in stages:
+            try:
+                stage()
+            except OutOfTime:
+                self.missing.append(name)
+        return self._profile()
+
+    def _overhead(self) -> None:
+        few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
+        self.campaign.set_overhead(few, many)
+        largest = max(self.kinds, key=_work)
+        self.campaign.set_anchor(self._ask(largest, _first(largest))[0])
+
+    def _first(self) -> None:
+        self._measure((kind, _first(kind)) for kind in self.kinds)
+
+    def _explore(self) -> None:
+        if self.scope.exhaustive:
+            self._measure((kind, option) for kind in self.kinds for option in _all(kind))
+            self.finished = [True] * len(self.kinds)
+            return
+        explorers = {kind.index: _explorer(kind) for kind in self.kinds}
+        for kind in self.kinds:
+            explorers[kind.index].tell(*self._told(kind, _first(kind)))
+        while True:
+            asked = []
+            for kind in self.kinds:
+                combos = [] if self.finished[kind.index] else explorers[kind.index].ask(BATCH)
+                asked += [(kind, Option(combo)) for combo in combos]
+                self.finished[kind.index] = not combos
+            if not asked:
+                return
+            self._measure(asked)
+            for kind, option in asked:
+                explorers[kind.index].tell(*self._told(kind, option))
+
+    def _told(self, kind: Kind, option: Option) -> tuple[tuple[int, ...], float | None, bool]:
+        cost = self._cost(kind, option)
+        return option.combo, None if cost is None else cost.time_s, bool(cost and cost.rough)
+
+    def _states(self) -> None:
+        states = [state for state in self.scope.states if state is not State.BLOCK]
+        if self._exceeds():
+            states = [State.ZERO1, State.FSDP]
+        self._measure(
+            (kind, Option(option.combo, state))
+            for kind in self.kinds
+            for option in self._finalists(kind)
+            for state in states
+        )
+
+    def _exceeds(self) -> bool:
+        """The fastest option of every segment, together, needs more than the limit."""
+        kept = scratch = 0
+        for kind in self.kinds:
+            finalists = self._finalists(kind)
+            cost = self._cost(kind, finalists[0]) if finalists else None
+            if cost is not None:
+                happens = len(self.analysis.distinct_segments[kind.index].occurrences)
+                kept += cost.memory.kept_bytes * happens
+                scratch = max(scratch, cost.memory.scratch_bytes)
+        limit = self.scope.memory_limit_bytes
+        return limit is not None and kept + scratch > limit
+
+    def _reshard(self) -> None:
+        """Every pair of layouts that options on the two sides of a boundary may need."""
+        for boundary in dict.fromkeys(crossing.boundary for crossing in self.crossings):
+            sides = (self._running(boundary.source.kind), self._running(boundary.target.kind))
+            lie = [
+                {end.layout(layouts): layouts for layouts in side}
+                for end, side in zip((boundary.source, boundary.target), sides, strict=True)
+            ]
+            for left, right in itertools.product(*(found.values() for found in lie)):
+                needed = boundary.resharding(left, right)
+                if needed is not None and needed not in self.reshardings:
+                    request = resharding_request(self.machine, self.mesh, needed)
+                    self.reshardings[needed] = request
+        self.campaign.measure(self.reshardings.values())
+
+    def _running(self, kind: int) -> list[tuple[Layouts, ...]]:
+        return [
+            layouts
+            for option, layouts in self.layouts[kind].items()
+            if self._cost(self.kinds[kind], option) is not None
+        ]
+
+    def _chain(self) -> None:
+        for kind in self.kinds:
+            if kind.chained is not None:
+                for option in self._finalists(kind):
+                    layouts = kind.chained_layouts(option)
+                    request = chained_request(self.machine, self.mesh, kind, option, layouts)
+                    self.chained[kind.index][option] = request
+        self.campaign.measure(r for found in self.chained for r in found.values())
+
+    def _finalists(self, kind: Kind) -> list[Option]:
+        """The fastest options measured to the end; more of them where everything is measured."""
+        costs = {
+            option: cost
+            for option in self.requests[kind.index]
+            if (cost := self._cost(kind, option)) is not None
+            if not cost.rough and option.state is State.BLOCK
+        }
+        ranked = sorted(costs, key=lambda option: costs[option].alone_s)
+        return ranked[: FINALISTS * (2 if self.scope.exhaustive else 1)]
+
+    def _ask(self, kind: Kind, option: Option) -> list[Request]:
+        if option not in self.requests[kind.index]:
+            layouts = kind.layouts(option)
+            self.layouts[kind.index][option] = layouts
+            self.requests[kind.index][option] = cut_requests(
+                self.machine, self.mesh, kind, option, layouts
+            )
+        return self.requests[kind.index][option]
+
+    def _measure(self, options: Iterable[tuple[Kind, Option]]) -> None:
+        self.campaign.measure(
+            request for kind, option in options for request in self._ask(kind, option)
+        )
+
+    def _cost(self, kind: Kind, option: Option) -> Cost | None:
+        known = self.campaign.known
+        requests = self.requests[kind.index].get(option, [])
+        if not requests or any(r.key not in known or known[r.key].failed for r in requests):
+            return None
+        chained = self.chained[kind.index].get(option)
+        return cost_of(
+            kind,
+            self.layouts[kind.index][option],
+            [known[request.key] for request in requests],
+            None if chained is None else known.get(chained.key),
+            self._between(kind, option),
+        )
+
+    def _between(self, kind: Kind, option: Option) -> float | None:
+        """What resharding between two neighbours that choose alike takes."""
+        layouts = self.layouts[kind.index][option]
+        boundaries = dict.fromkeys(
+            crossing.boundary
+            for crossing in self.crossings
+            if crossing.boundary.source.kind == crossing.boundary.target.kind == kind.index
+            and crossing.boundary.source.result
+        )
+        needed = [boundary.resharding(layouts, layouts) for boundary in boundaries]
+        times = [self._resharding_s(resharding) for resharding in needed if resharding is not None]
+        return None if None in times else sum(t for t in times if t is not None)
+
+    def _resharding_s(self, resharding: Resharding) -> float | None:
+        request = self.reshardings.get(resharding)
+        found = None if request is None else self.campaign.known.get(request.key)
+        return None if found is None or found.failed is not None else found.time_s
+
+    def _profile(self) -> Profile:
+        campaign = self.campaign
+        times = {resharding: self._resharding_s(resharding) for resharding in self.reshardings}
+        return Profile(
+            machine=self.machine,
+            segments=tuple(self._segment(kind) for kind in self.kinds),
+            crossings=self.crossings,
+            reshardings={what: found for what, found in times.items() if found is not None},
+            base_s=campaign.base_s,
+            each_s=campaign.each_s,
+            compiled=campaign.compiled,
+            loaded=campaign.loaded,
+            compile_s=campaign.compile_s,
+            seconds=time.monotonic() - self.start,
+            missing=tuple(dict.fromkeys(self.missing)),
+        )
+
+    def _segment(self, kind: Kind) -> SegmentProfile:
+        known = self.campaign.known
+        found = {option: self._cost(kind, option) for option in self.requests[kind.index]}
+        failed = {
+            option: known[request.key].failed
+            for option, requests in self.requests[kind.index].items()
+            for request in requests
+            if request.key in known
+        }
+        return SegmentProfile(
+            kind=kind,
+            costs={option: cost for option, cost in found.items() if cost is not None},
+            failed={option: why for option, why in failed.items() if why is not None},
+            layouts=self.layouts[kind.index],
+            finished=self.finished[kind.index],
+        )
+
+
+def _first(kind: Kind) -> Option:
+    return Option((0,) * len(kind.strategies))
+
+
+def _all(kind: Kind) -> Iterable[Option]:
+    sizes = [range(len(choices)) for choices in kind.strategies]
+    return (Option(combo) for combo in itertools.product(*sizes))
+
+
+def _explorer(kind: Kind) -> Explorer:
+    """The neighbours see of a segment how its first and its last block are split."""
+    blocks = kind.cuts[0].blocks.blocks
+    pairs = sorted({(min(a, b.index), max(a, b.index)) for b in blocks for a in b.inputs_from})
+    return Explorer(
+        [len(choices) for choices in kind.strategies],
+        interface=lambda combo: (combo[0], combo[-1]),
+        pairs=[pair for pair in pairs if pair[0] != pair[1]],
+    )
+
+
+def _work(kind: Kind) -> float:
+    cut = kind.cuts[0]
+    return sum(flops(equation.op) for equation in cut.graph.equations if equation.op.map)

@@ -1,0 +1,298 @@
+"""What unmeasured combinations should take, from those that were measured.
+
+A combination x picks one strategy per block. With u(x) its time over the best time, the model is
+
+    g(u(x)) = mean + Σ_j a_j(x_j) + Σ_(i,j)∈pairs b_ij(x_i, x_j) + rest(x) + slope·guess(x) + noise
+
+with g either u - 1 (times add up) or log u (costs are ratios). Effects are Gaussian a priori, so
+this is Bayesian linear regression on one-hot features; it is computed in its dual form, where two
+combinations covary by the effects they share (`covariances`): there are few measurements and
+possibly many features. `rest` is every other set of blocks, weighted equally. The scales of the
+effects and g itself come from a grid, weighted by marginal likelihood (`fit`); the predictions of
+the best few models are mixed (`Surrogate`).
+
+"At least" values are replaced by their expectation given the rest and the bound (`_imputed`). What
+failed, or takes over `FAR` times the best, is not fitted: how bad the bad ones are must not bend
+the model where it matters. `feasibility` learns from the same effects which combinations these are.
+The measurements to begin with are a `covering` design: every effect of a pair appears.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Combo = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
+
+FAR = 2.5
+UNARY_SD = (0.1, 0.25, 0.6)
+PAIR_SD = (0.04, 0.12, 0.35)
+REST_SD = (0.01, 0.04, 0.12)
+NOISE_SD = (0.01, 0.03)
+SLOPE_SD = (0.0, 0.3)
+MEAN_SD = 1.0
+KEPT_MODELS = 6
+CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Combinations as rows, each with its guess (zero where the caller has none)."""
+
+    rows: Rows
+    guess: Array
+
+    def take(self, index: NDArray[np.intp] | slice) -> Points:
+        return Points(self.rows[index], self.guess[index])
+
+    def plus(self, other: Points) -> Points:
+        return Points(
+            np.concatenate([self.rows, other.rows]), np.concatenate([self.guess, other.guess])
+        )
+
+
+def combos_of(rows: Rows) -> list[Combo]:
+    return [tuple(row) for row in rows.tolist()]
+
+
+def around(rows: Rows, sizes: Sequence[int]) -> Rows:
+    """The rows, and all that differ from one of them in one block."""
+    steps = [np.repeat(rows, size, axis=0) for size in sizes]
+    for block, size in enumerate(sizes):
+        steps[block][:, block] = np.tile(np.arange(size), len(rows))
+    return distinct(np.concatenate(steps))
+
+
+def distinct(rows: Rows) -> Rows:
+    """Each row once. Found by a hash of 63 bits: numpy's own way sorts the rows whole."""
+    weights = np.random.default_rng(0).integers(1, 2**62, rows.shape[1])
+    _, first = np.unique(rows @ weights, return_index=True)
+    return rows[first]
+
+
+def covariances(left: Points, right: Points, pairs: Pairs) -> Array:
+    """(4, left, right): covariance by unary, paired, remaining effects and guess, of scale 1."""
+    same = left.rows[:, None, :] == right.rows[None, :, :]
+    blocks = same.shape[-1]
+    unary = same.sum(-1, dtype=np.float64)
+    paired = np.zeros_like(unary)
+    for i, j in pairs:
+        paired += same[..., i] & same[..., j]
+    remaining = 2.0**unary - 1 - unary - paired
+    sets = 2.0**blocks - 1 - blocks - len(pairs)
+    return np.stack(
+        [
+            unary / blocks,
+            paired / max(1, len(pairs)),
+            remaining / max(1.0, sets),
+            left.guess[:, None] * right.guess[None, :],
+        ]
+    )
+
+
+def normal_cdf(z: Array) -> Array:
+    """To 3e-4, without scipy."""
+    return np.asarray(0.5 * (1 + np.tanh(0.7978845608 * (z + 0.044715 * z**3))))
+
+
+def normal_pdf(z: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
+
+
+def _grid(guessed: bool) -> tuple[Array, Array]:
+    """Models to choose from: variances (models, 4) of the effects, and noise variances."""
+    slopes = SLOPE_SD if guessed else SLOPE_SD[:1]
+    grid = np.array(list(itertools.product(UNARY_SD, PAIR_SD, REST_SD, slopes, NOISE_SD))) ** 2
+    return grid[:, :4], grid[:, 4]
+
+
+def _gram(parts: Array, variances: Array, noise: Array) -> Array:
+    """(models, n, n): covariance of the observations; `noise` is (models, n)."""
+    gram: Array = np.einsum("cp,pnm->cnm", variances, parts) + MEAN_SD**2
+    diagonal = np.arange(parts.shape[-1])
+    gram[:, diagonal, diagonal] += noise
+    return gram
+
+
+def _imputed(y: Array, bounded: Flags, gram: Array) -> Array:
+    """`y` with each bound replaced by E[value | the others, value >= bound], to a fixed point."""
+    inverse = np.linalg.inv(gram)
+    floor, y = y, y.copy()
+    sd = 1 / np.sqrt(np.diagonal(inverse))
+    for _ in range(5):
+        centre = y.mean()
+        left_out = y - (inverse @ (y - centre)) * sd**2
+        z = (floor - left_out) / sd
+        tail = np.maximum(normal_cdf(-z), 1e-9)
+        expected = np.where(z > 4, floor, left_out + sd * normal_pdf(z) / tail)
+        y = np.where(bounded, np.clip(expected, floor, floor + 2.0), y)
+    return y
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """A mixture of a few fitted models; arrays lead with the model."""
+
+    pairs: Pairs
+    best_s: float  # the time that u = 1 stands for
+    points: Points
+    y: Array  # (models, points)
+    weights: Array
+    logarithmic: Flags
+    variances: Array  # (models, 4)
+    noise: Array
+    factor: Array = field(init=False)  # (models, points, points): inverse of the Cholesky factor
+    alpha: Array = field(init=False)  # (models, points): covariance^-1 (y - mean)
+
+    def __post_init__(self) -> None:
+        spread = np.where(self.logarithmic[:, None], 1.0, np.maximum(1 + self.y, 0.1))
+        parts = covariances(self.points, self.points, self.pairs)
+        gram = _gram(parts, self.variances, self.noise[:, None] * spread**2)
+        factor = np.linalg.inv(np.linalg.cholesky(gram))
+        white = factor @ (self.y - self.y.mean(1, keepdims=True))[..., None]
+        object.__setattr__(self, "factor", factor)
+        object.__setattr__(self, "alpha", (factor.transpose(0, 2, 1) @ white)[..., 0])
+
+    def moments(self, points: Points) -> tuple[Array, Array]:
+        """Mean and standard deviation of g(u), (models, points) each."""
+        means, sds = [self.y[:, :0]], [self.y[:, :0]]
+        own = self.variances[:, :3].sum(-1)[:, None] + MEAN_SD**2
+        for start in range(0, len(points.rows), CHUNK):
+            part = points.take(slice(start, start + CHUNK))
+            parts = covariances(self.points, part, self.pairs)
+            cross = np.einsum("cp,pnm->cnm", self.variances, parts) + MEAN_SD**2
+            means.append(self.y.mean(1, keepdims=True) + np.einsum("cn,cnm->cm", self.alpha, cross))
+            explained = ((self.factor @ cross) ** 2).sum(1)
+            total = own + self.variances[:, 3:4] * part.guess**2
+            sds.append(np.sqrt(np.maximum(total - explained, 1e-8)))
+        return np.concatenate(means, 1), np.concatenate(sds, 1)
+
+    def relative(self, mean: Array, sd: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of u, the time over the best time, from the `moments`."""
+        log = self.logarithmic[:, None]
+        # a mean far beyond FAR is an extrapolation: cut, lest exp overflow
+        u = np.where(log, np.exp(np.minimum(mean, 5.0)), np.maximum(1 + mean, 0.05))
+        spread = np.where(log, u * sd, sd)
+        weights = self.weights[:, None]
+        centre = (weights * u).sum(0)
+        variance = (weights * (spread**2 + (u - centre) ** 2)).sum(0)
+        return centre, np.sqrt(variance)
+
+    def gain(self, mean: Array, sd: Array, target: Array) -> Array:
+        """E[max(0, target - u)] from the `moments`, for a target u of each point."""
+        log = self.logarithmic[:, None]
+        z = (np.where(log, np.log(target), target - 1) - mean) / sd
+        gain = np.maximum(sd * (z * normal_cdf(z) + normal_pdf(z)), 0) * np.where(log, target, 1.0)
+        return np.asarray((self.weights[:, None] * gain).sum(0))
+
+    def believing(self, points: Points) -> Surrogate:
+        """As if `points` had been measured and took what is predicted: what a batch goes by."""
+        mean, _ = self.moments(points)
+        return replace(self, points=self.points.plus(points), y=np.concatenate([self.y, mean], 1))
+
+
+def fit(points: Points, times_s: Array, bounded: Flags, pairs: Pairs) -> Surrogate:
+    """Weigh every model of the grid by its marginal likelihood and keep the best few."""
+    exact = times_s[~bounded]
+    best_s = float(exact.min() if len(exact) else times_s.min())
+    u = times_s / best_s
+    parts = covariances(points, points, pairs)
+    variances, noise = _grid(bool(points.guess.any()))
+    middle = np.array([[UNARY_SD[1], PAIR_SD[1], REST_SD[1], SLOPE_SD[0]]]) ** 2
+    ys: list[Array] = []
+    scores: list[Array] = []
+    for y in (u - 1, np.log(u)):
+        log = bool(ys)
+        spread = np.ones_like(y) if log else u
+        if bounded.any():
+            y = _imputed(y, bounded, _gram(parts, middle, NOISE_SD[-1] ** 2 * spread[None] ** 2)[0])
+        factor = np.linalg.cholesky(_gram(parts, variances, noise[:, None] * spread**2))
+        white = np.linalg.solve(factor, (y - y.mean())[:, None])[..., 0]
+        score = -0.5 * (white**2).sum(1)
+        score -= np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(1)
+        scores.append(score if log else score + np.log(u[~bounded]).sum())
+        ys.append(y)
+    score = np.concatenate(scores)
+    kept = np.argsort(-score, kind="stable")[:KEPT_MODELS]
+    weights = np.exp(score[kept] - score[kept[0]])
+    which, model = np.divmod(kept, len(noise))
+    return Surrogate(
+        pairs=pairs,
+        best_s=best_s,
+        points=points,
+        y=np.stack(ys)[which],
+        weights=weights / weights.sum(),
+        logarithmic=which == 1,
+        variances=variances[model],
+        noise=noise[model],
+    )
+
+
+def feasibility(points: Points, feasible: Flags, asked: Points, pairs: Pairs) -> Array:
+    """The share of the combinations like each of `asked` that ran at all, in (0, 1]."""
+    if feasible.all():
+        return np.ones(len(asked.rows))
+    scale = np.array([0.09, 0.09, 0.04, 0.0])
+    cross = np.tensordot(scale, covariances(asked, points, pairs), 1)
+    gram = np.tensordot(scale, covariances(points, points, pairs), 1)
+    gram += 0.02 * np.eye(len(gram))
+    chance = 0.8 + cross @ np.linalg.solve(gram, feasible - 0.8)
+    return np.clip(chance, 0.02, 1.0)
+
+
+def covering(sizes: Sequence[int], pairs: Pairs, most: int | None = None) -> list[Combo]:
+    """Few combinations in which every strategy, and every two of each pair of blocks, appear.
+
+    Greedy: each new combination starts at a missing pair and fills in the blocks one by one, by the
+    number of missing pairs they add, those of other blocks counting a little. Of several orders of
+    filling, the one that adds most wins. Ends at `most` of them, covered or not.
+    """
+    linked = {(min(p), max(p)) for p in pairs}
+    alone = set(range(len(sizes))) - {block for pair in linked for block in pair}
+    missing = {
+        (i, j): np.ones((sizes[i], sizes[j]))
+        for i, j in itertools.combinations(range(len(sizes)), 2)
+    }
+    single = {block: np.ones(sizes[block]) for block in alone}
+
+    def new(row: list[int | None], block: int) -> Array:
+        """What each strategy of `block` would add to the row so far."""
+        total = single[block].copy() if block in single else np.zeros(sizes[block])
+        for (i, j), table in missing.items():
+            weight = 1.0 if (i, j) in linked else 1e-3
+            if i == block:
+                other = row[j]
+                total += weight * (table.mean(1) / 10 if other is None else table[:, other])
+            elif j == block:
+                other = row[i]
+                total += weight * (table.mean(0) / 10 if other is None else table[other])
+        return total
+
+    design: list[Combo] = []
+    while any(missing[p].any() for p in linked) or any(s.any() for s in single.values()):
+        if len(design) == most:
+            break
+        options = []
+        for first in range(len(sizes)):
+            row: list[int | None] = [None] * len(sizes)
+            added = 0.0
+            for block in [*range(first, len(sizes)), *range(first - 1, -1, -1)]:
+                gains = new(row, block)
+                row[block] = int(np.argmax(gains))
+                added += float(gains.max())
+            options.append((-added, tuple(choice for choice in row if choice is not None)))
+        chosen = min(options)[1]
+        design.append(chosen)
+        for (i, j), table in missing.items():
+            table[chosen[i], chosen[j]] = 0
+        for block, flags in single.items():
+            flags[chosen[block]] = 0
+    return design

@@ -1,0 +1,300 @@
+"""What happens in the process that owns the devices: compile, fill the inputs, run, trace.
+
+Programs are compiled by a few threads (XLA releases the interpreter), so the devices need not wait.
+Two programs whose StableHLO, shardings and donations are the same share one executable, also when
+both are under way at once: training steps repeat their layers, and compiling is most of the time.
+
+A run is timed from the call until every result is ready on every device. Results that go round
+replace the arguments they were donated from, as in a training loop; all else is made at the first
+run and kept. Nothing here warms up, repeats or averages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import re
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, Sharding
+
+from cfp.profile import xplane
+from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
+from cfp.segments.fill import Fill
+
+TRACED_RUNS = 3
+POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
+_NAMES = re.compile(r'jax\.result_info = "[^"]*"|@call_exported_\w+')  # what is said of a program
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Executable:
+    call: jax.stages.Compiled
+    shardings: tuple[Sharding, ...]
+    memory: Memory
+
+
+class _Program:
+    """An executable, or why there is none; shared by the jobs that are the same program."""
+
+    def __init__(self) -> None:
+        self.done: Future[_Executable | str] = Future()
+
+
+class _Entry:
+    """A job, and what is there of it so far."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.task: Future[None] | None = None
+        self.done: Future[_Executable | str] = Future()
+        self.program: _Program | None = None
+        self.inputs: list[jax.Array] | None = None
+
+
+class Session:
+    """Calls `emit`, from the compiling threads, with what has become of a job, and `started` with
+    the key of a job whose turn has come; neither for jobs dropped by then."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        compile_threads: int,
+        emit: Callable[[Compiled | Failed], None],
+        started: Callable[[str], None] | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._emit = emit
+        self._started = started
+        self._pool = ThreadPoolExecutor(compile_threads, thread_name_prefix="cfp-compile")
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        # weak: an executable lives as long as a job that uses it
+        self._programs: weakref.WeakValueDictionary[str, _Program] = weakref.WeakValueDictionary()
+
+    def submit(self, job: Job) -> None:
+        """Starts compiling, and returns at once."""
+        self.drop([job.key])
+        entry = self._entries[job.key] = _Entry(job)
+        entry.task = self._pool.submit(self._compile, entry)
+
+    def run(self, key: str) -> float | Failed:
+        """Runs a program once: seconds until the last device is done."""
+        entry = self._entries[key]
+        executable = entry.done.result()
+        if isinstance(executable, str):
+            return Failed(key, executable)
+        wait: Any = jax.block_until_ready
+        try:
+            inputs = entry.inputs or [*map(_make, entry.job.inputs, executable.shardings)]
+            entry.inputs = None  # some are donated: if the run fails, they are gone
+            wait(inputs)
+            start = time.perf_counter()
+            results = executable.call(*inputs)
+            wait(results)
+            seconds = time.perf_counter() - start
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            return Failed(key, _reason(error))
+        for result, argument in entry.job.goes_round.items():
+            inputs[argument] = results[result]
+        entry.inputs = inputs
+        return seconds
+
+    def trace(self, keys: Sequence[str]) -> dict[str, Shares]:
+        """Runs programs under the profiler. Programs that fail are left out; so are all, if the
+        profiler is taken."""
+        failed = {key for key in keys if isinstance(self.run(key), Failed)}  # makes inputs, too
+        marks: dict[str, str] = {}
+        number = itertools.count()
+        with tempfile.TemporaryDirectory(prefix="cfp-trace-") as folder:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every Python call would be in the trace
+            stop: Any = jax.profiler.stop_trace
+            try:
+                jax.profiler.start_trace(folder, profiler_options=options)
+            except Exception as error:  # noqa: BLE001 - someone else is profiling: not our failure
+                _log.warning("No traces: the profiler did not start: %s", _reason(error))
+                return {}
+            try:
+                for key in keys:
+                    for _ in range(TRACED_RUNS if key not in failed else 0):
+                        mark = f"cfp:{next(number)}"
+                        with jax.profiler.TraceAnnotation(mark):
+                            answer = self.run(key)
+                        if isinstance(answer, Failed):
+                            failed.add(key)
+                            break
+                        marks[mark] = key
+            finally:
+                stop()
+            (file,) = Path(folder).rglob("*.xplane.pb")
+            data = jax.profiler.ProfileData.from_file(str(file))
+            marks = {mark: key for mark, key in marks.items() if key not in failed}
+            return xplane.shares(data, marks, self._mesh.size)
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Forgets programs: their inputs, and executables that no other program shares."""
+        for key in keys:
+            with self._lock:
+                entry = self._entries.pop(key, None)
+            if entry is not None:
+                entry.program = entry.inputs = None  # now, not when a cycle is collected
+                if entry.task is not None:
+                    entry.task.cancel()  # if its turn has not come yet
+
+    def close(self) -> None:
+        """Frees everything. A compilation under way goes on, for nothing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.drop([*self._entries])
+
+    def _compile(self, entry: _Entry) -> None:
+        if self._started is not None:
+            self._started(entry.job.key)
+        start = time.perf_counter()
+        try:
+            lowered, digest = _lower(entry.job, self._mesh)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            self._finish(entry, 0.0, _reason(error))
+            return
+        with self._lock:
+            program = self._programs.get(digest)
+            first = program is None
+            if program is None:
+                program = self._programs[digest] = _Program()
+        entry.program = program
+        if first:
+            try:
+                program.done.set_result(_executable(lowered, entry.job))
+            except Exception as error:  # noqa: BLE001
+                with self._lock:
+                    del self._programs[digest]  # asked for again, it is tried again
+                program.done.set_result(_reason(error))
+        seconds = time.perf_counter() - start if first else 0.0
+        # not waiting for another thread that compiles the same: this one has other things to do
+        program.done.add_done_callback(lambda done: self._finish(entry, seconds, done.result()))
+
+    def _finish(self, entry: _Entry, seconds: float, executable: _Executable | str) -> None:
+        key = entry.job.key
+        entry.done.set_result(executable)
+        with self._lock:
+            if self._entries.get(key) is not entry:
+                return
+        if isinstance(executable, str):
+            self._emit(Failed(key, executable))
+        else:
+            self._emit(Compiled(key, seconds, executable.memory))
+
+
+def default_threads() -> int:
+    """How many threads compile: all cores but one, which runs programs; memory allows a few."""
+    affinity = getattr(os, "sched_getaffinity", None)  # what a container leaves us; Linux only
+    return max(1, min(8, (len(affinity(0)) if affinity else os.cpu_count() or 1) - 1))
+
+
+def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
+    """The program, ready to be compiled, and a name for it by content."""
+    exported = jax.export.deserialize(bytearray(job.module))
+    call: Any = exported.call
+    shape: Any = jax.ShapeDtypeStruct
+    given = [shape(fill.shape, jnp.dtype(fill.dtype)) for fill in job.inputs]
+    takes = [shape(aval.shape, aval.dtype) for aval in exported.in_avals]
+    gives = [shape(aval.shape, aval.dtype) for aval in exported.out_avals]
+    if given != takes:
+        raise ValueError(f"the program takes {takes}, and the job gives {given}")
+    if any(gives[result] != takes[argument] for result, argument in job.goes_round.items()):
+        raise ValueError(f"results {gives} cannot go round as arguments {takes}: {job.goes_round}")
+
+    def program(*flat: Any) -> tuple[Any, ...]:
+        arguments, named = jax.tree.unflatten(exported.in_tree, flat)
+        return tuple(jax.tree.leaves(call(*arguments, **named)))
+
+    wrapped = jax.jit(
+        program,
+        in_shardings=tuple(exported.in_shardings_jax(mesh)),
+        out_shardings=tuple(exported.out_shardings_jax(mesh)),
+        donate_argnums=tuple(sorted(job.goes_round.values())),
+    )
+    lowered = wrapped.lower(*takes)
+    # as text: it has no locations, but shardings and donations
+    text = _NAMES.sub("", lowered.as_text()) + str(sorted(job.goes_round.items()))
+    return lowered, hashlib.sha256(text.encode()).hexdigest()
+
+
+def _executable(lowered: jax.stages.Lowered, job: Job) -> _Executable:
+    compiled = lowered.compile()
+    shardings = tuple(jax.tree.leaves(compiled.input_shardings))
+    results = jax.tree.leaves(compiled.output_shardings)
+    for result, argument in job.goes_round.items():
+        there, back = shardings[argument], results[result]
+        if not back.is_equivalent_to(there, len(job.inputs[argument].shape)):
+            raise ValueError(
+                f"result {result} cannot go round as argument {argument}: "
+                f"one is in {back}, the other in {there}"
+            )
+    memory = compiled.memory_analysis()
+    if memory is None:
+        raise ValueError("this backend does not say how much memory a program needs")
+    needs = Memory(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        aliased_bytes=memory.alias_size_in_bytes,
+    )
+    return _Executable(compiled, shardings, needs)
+
+
+def _make(fill: Fill, sharding: Sharding) -> jax.Array:
+    """An input, shard by shard: a host whose memory is not its devices' never has more than one."""
+    pool = _pool(fill)
+    device: Any = next(iter(sharding.device_set))
+    made: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # shards are mostly of one shape
+
+    def shard(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
+        parts = zip(index or (), fill.shape, strict=True)
+        shape = tuple(len(range(*part.indices(size))) for part, size in parts)
+        if shape not in made:
+            made[shape] = np.resize(pool, shape)
+        return made[shape].copy() if device.platform == "cpu" else made[shape]
+
+    return jax.make_array_from_callback(fill.shape, sharding, shard)
+
+
+def _pool(fill: Fill) -> npt.NDArray[Any]:
+    random = np.random.default_rng(0)
+    dtype = jnp.dtype(fill.dtype)
+    match fill.kind:
+        case "normal":  # small: products of a few stay finite in half precision
+            return random.normal(scale=0.1, size=POOL).astype(dtype)
+        case "positive":
+            return random.uniform(0.1, 1.0, POOL).astype(dtype)
+        case "integers":
+            return random.integers(fill.low, fill.high, POOL).astype(dtype)
+        case "bits":
+            return np.frombuffer(random.bytes(POOL * dtype.itemsize), dtype)
+        case "bools":
+            return random.integers(0, 2, POOL).astype(dtype)
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line."""
+    text = str(error).strip()
+    line = text.splitlines()[0].strip() if text else type(error).__name__
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return f"out of memory: {line}"
+    return line

@@ -1,0 +1,127 @@
+"""Runs compiled programs in turn, round by round, so that all see the same drift of the machine.
+
+Warm-up rounds first, then those that count. The anchor, a program whose usual time is known, runs
+in every round: how much slower than usual it was is the drift of the others, and ties one group of
+programs to the next. A program that takes `cutoff` times the best known is given up.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cfp.profile.job import Failed, Shares
+from cfp.profile.measurement import Measurement
+from cfp.profile.runner import Runner
+
+FEW = 3  # runs that make a measurement where more would take too long
+
+
+class OutOfTime(Exception):
+    """The budget is spent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How thoroughly to measure.
+
+    `wave` programs are compiled at once and run in turn. `hang_s` is how long a run may take before
+    the worker counts as hung, if nothing slower is known.
+    """
+
+    warmups: int = 5
+    repeats: int = 10
+    cutoff: float = 3.0
+    wave: int = 4
+    hang_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    key: str
+    usual_s: float
+
+
+@dataclass
+class Turns:
+    """`best` is the fastest known time that each program competes with."""
+
+    runner: Runner
+    effort: Effort
+    anchor: Anchor | None
+    best: Mapping[str, float]
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self._warm: dict[str, list[float]] = {}
+        self._runs: dict[str, list[float]] = {}
+        self._failed: dict[str, str] = {}
+        self._cut: set[str] = set()
+        self._anchor_runs: list[float] = []
+
+    def run(self, keys: Sequence[str]) -> dict[str, Measurement]:
+        """A measurement of each, without what the caller knows of it."""
+        self._warm = {key: [] for key in keys}
+        self._runs = {key: [] for key in keys}
+        for _ in range(self.effort.warmups):
+            self._round(self._warm)
+        for _ in range(self.effort.repeats):
+            if time.monotonic() >= self.deadline:
+                if any(len(self._runs[key]) < FEW for key in self._live()):
+                    raise OutOfTime
+                break
+            self._run_anchor()
+            self._round(self._runs)
+        shares: Mapping[str, Shares] = {}
+        if whole := self._live():
+            shares = self.runner.trace(whole, self._patience() * 8 * len(whole))
+        drift = self._drift()
+        return {
+            key: replace(self._measured(key), drift=drift, shares=shares.get(key)) for key in keys
+        }
+
+    def _live(self) -> list[str]:
+        return [key for key in self._runs if key not in self._failed and key not in self._cut]
+
+    def _round(self, into: Mapping[str, list[float]]) -> None:
+        if time.monotonic() >= self.deadline + self.effort.hang_s:
+            raise OutOfTime
+        for key in self._live():
+            answer = self.runner.run(key, self._patience())
+            if isinstance(answer, Failed):
+                self._failed[key] = answer.reason
+                continue
+            into[key].append(answer)
+            seen = self._warm[key][1:] + self._runs[key]  # the first run also loads
+            limit = self.best.get(key, float("inf")) * self.effort.cutoff
+            if len(seen) >= 2 and min(seen) > limit:
+                self._cut.add(key)
+
+    def _run_anchor(self) -> None:
+        if self.anchor is None:
+            return
+        if not self._anchor_runs:
+            self.runner.run(self.anchor.key, self._patience())  # warm again
+        answer = self.runner.run(self.anchor.key, self._patience())
+        if isinstance(answer, Failed):
+            self.anchor = None
+        else:
+            self._anchor_runs.append(answer)
+
+    def _drift(self) -> float:
+        if self.anchor is None or not self._anchor_runs:
+            return 1.0
+        return statistics.median(self._anchor_runs) / self.anchor.usual_s
+
+    def _measured(self, key: str) -> Measurement:
+        if key in self._failed:
+            return Measurement(key, "", failed=self._failed[key])
+        if key in self._cut:
+            return Measurement(key, "", runs_s=(*self._warm[key][1:], *self._runs[key]), cut=True)
+        return Measurement(key, "", runs_s=tuple(self._runs[key]))
+
+    def _patience(self) -> float:
+        runs = [*self._warm.values(), *self._runs.values(), self._anchor_runs]
+        return max(self.effort.hang_s, 20 * max((max(r) for r in runs if r), default=0.0))

@@ -1,0 +1,185 @@
+"""A program cut out of the step as a step of its own: a `Graph` and its `Blocks`, numbered afresh.
+
+Everything that works on steps then works on programs: layouts follow from strategies, `rebuild`
+runs it, its text says what it is. Numbers count from zero in the order of the equations, so the
+same program cut out of two places, or of two models, is the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import jax
+
+from cfp.blocks import Block, Blocks, Candidate
+from cfp.blocks.recompute import Recomputed
+from cfp.segments.program import Program
+from cfp.trace import LOOP_SLICE, Equation, Graph, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """`values[i]` and `blocks_of[i]` name value i and block i as the step does.
+
+    `goes_round` maps results to the arguments they replace in the next step, by position.
+    """
+
+    graph: Graph
+    blocks: Blocks
+    values: tuple[int, ...]
+    blocks_of: tuple[int, ...]
+    times: int
+    goes_round: Mapping[int, int]
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The arguments, as the step numbers them."""
+        return tuple(self.values[value] for value in self.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return tuple(self.values[value] for value in self.graph.outputs)
+
+
+def extract(graph: Graph, blocks: Blocks, program: Program, pairs: Mapping[int, int]) -> Extract:
+    """The program as a graph. `pairs` says which results of the step are its next arguments."""
+    equations = [graph.equations[e] for e in program.equations]
+    actual = program.aliases
+    order = dict.fromkeys(program.inputs)
+    for equation in equations:
+        order.update(dict.fromkeys(actual.get(value, value) for value in equation.inputs))
+        order.update(dict.fromkeys(equation.outputs))
+    number = {value: i for i, value in enumerate(order)}
+    place = {equation.index: i for i, equation in enumerate(equations)}
+    cut = _cut_graph(graph, program, equations, number, place)
+    belongs = [block for block in blocks.blocks if any(seed in place for seed in block.seeds)]
+    stored = {value for value in program.inputs if _parameter(graph, blocks, value)}
+    inputs = {value: i for i, value in enumerate(program.inputs)}
+    round_values = {graph.outputs[o]: graph.inputs[i] for o, i in pairs.items()}
+    goes_round = {
+        position: inputs[round_values[value]]
+        for position, value in enumerate(program.outputs)
+        if round_values.get(value) in inputs
+    }
+    return Extract(
+        cut,
+        _cut_blocks(blocks, belongs, number, place, frozenset(number[v] for v in stored)),
+        tuple(order),
+        tuple(block.index for block in belongs),
+        program.times,
+        goes_round,
+    )
+
+
+def _cut_graph(
+    graph: Graph,
+    program: Program,
+    equations: list[Equation],
+    number: Mapping[int, int],
+    place: Mapping[int, int],
+) -> Graph:
+    actual = program.aliases
+    new = [
+        replace(
+            equation,
+            index=place[equation.index],
+            inputs=tuple(number[actual.get(value, value)] for value in equation.inputs),
+            outputs=tuple(number[value] for value in equation.outputs),
+            loop=None,
+        )
+        for equation in equations
+    ]
+    readers: list[list[int]] = [[] for _ in number]
+    for equation in new:
+        for value in dict.fromkeys(equation.inputs):
+            readers[value].append(equation.index)
+    values = [
+        Value(i, old.shape, old.dtype, None if old.producer is None else place.get(old.producer))
+        for i, old in enumerate(graph.values[value] for value in number)
+    ]
+    inputs = tuple(number[value] for value in program.inputs)
+    outputs = tuple(number[value] for value in program.outputs)
+    return Graph(
+        equations=tuple(new),
+        values=tuple(values),
+        inputs=inputs,
+        outputs=outputs,
+        input_paths=tuple(graph.describe(value) for value in program.inputs),
+        output_paths=tuple(graph.describe(value) for value in program.outputs),
+        donated=frozenset(),
+        constants={
+            number[value]: constant
+            for value, constant in graph.constants.items()
+            if value in number
+        },
+        loops=(),
+        readers=tuple(tuple(found) for found in readers),
+        returned=frozenset(outputs),
+        in_tree=jax.tree.structure(inputs),
+        out_tree=jax.tree.structure(outputs),
+        trace_s=0.0,
+    )
+
+
+def _cut_blocks(
+    blocks: Blocks,
+    belongs: list[Block],
+    number: Mapping[int, int],
+    place: Mapping[int, int],
+    parameters: frozenset[int],
+) -> Blocks:
+    def known(indices: Iterable[int]) -> tuple[int, ...]:
+        return tuple(place[e] for e in indices if e in place)
+
+    new_index = {block.index: i for i, block in enumerate(belongs)}
+    new = [
+        replace(
+            block,
+            index=new_index[block.index],
+            seeds=known(block.seeds),
+            members=known(block.members),
+            prologue=known(block.prologue),
+            backward=known(block.backward),
+            candidates=tuple(_cut_candidate(c, place) for c in block.candidates),
+            splits={number[v]: dims for v, dims in block.splits.items() if v in number},
+            inputs_from=tuple(new_index[b] for b in block.inputs_from if b in new_index),
+            loop=None,
+        )
+        for block in belongs
+    ]
+    same = blocks.recomputed.same
+    return Blocks(
+        blocks=tuple(new),
+        home={
+            place[e]: new_index[b] for e, b in blocks.home.items() if e in place and b in new_index
+        },
+        matched={
+            place[e]: place[f] for e, f in blocks.matched.items() if e in place and f in place
+        },
+        recomputed=Recomputed(
+            {number[a]: number[b] for a, b in same.items() if a in number and b in number},
+            frozenset(known(blocks.recomputed.equations)),
+        ),
+        sources={
+            number[v]: frozenset(new_index[b] for b in found if b in new_index)
+            for v, found in blocks.sources.items()
+            if v in number
+        },
+        parameters=parameters,
+        mesh_shape=blocks.mesh_shape,
+    )
+
+
+def _cut_candidate(candidate: Candidate, place: Mapping[int, int]) -> Candidate:
+    seeds = {place[e]: split for e, split in candidate.seeds.items() if e in place}
+    return replace(candidate, seeds=seeds)
+
+
+def _parameter(graph: Graph, blocks: Blocks, value: int) -> bool:
+    """A parameter, or one layer's slice of a stacked one."""
+    producer = graph.values[value].producer
+    if producer is None:
+        return value in blocks.parameters
+    equation = graph.equations[producer]
+    return equation.primitive == LOOP_SLICE and _parameter(graph, blocks, equation.inputs[0])
