@@ -13,6 +13,7 @@ ORDER = [
     "errors",
     "version",
     "duration",
+    "memory_size",
     "affine",
     "trace",
     "blocks",

@@ -20,10 +20,20 @@ from rich.console import Console
 
 import cfp
 from cfp import templates
+from cfp.cli_cache import cache, cache_dir_option, json_option, telling
 from cfp.devices import make_mesh, reading_mesh
+from cfp.duration import parse_duration
 from cfp.errors import CfpError
+from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json, read_document
-from cfp.report import show_analysis, show_plan
+from cfp.profile import profile as profile_step
+from cfp.report import (
+    TerminalProgress,
+    profile_to_json,
+    show_analysis,
+    show_plan,
+    show_profile,
+)
 from cfp.targets import load_target
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -54,13 +64,22 @@ def parse_pins(
     return pins
 
 
+def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    """A callback for an option that `parse` reads; what it refuses is a usage error."""
+
+    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except CfpError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
 platform_option = click.option(
     "--platform",
     type=click.Choice(["cpu", "gpu", "tpu"]),
     help="cpu makes as many virtual devices as the mesh needs. [default: the machine's devices]",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout."
 )
 
 
@@ -122,6 +141,75 @@ def analyze(
         click.echo(json.dumps(analysis.to_json(), indent=1))
     else:
         show_analysis(analysis, Console())
+
+
+cli.add_command(cache)
+
+
+@cli.command()
+@click.argument("target")
+@click.option("--mesh", callback=parse_mesh, required=True, help="Such as 4 or 2x4.")
+@platform_option
+@click.option("--budget", callback=parsed(parse_duration), help="Stop after 90s, 5m, 1h30m ...")
+@click.option("--exhaustive", is_flag=True, help="Measure every way to split every segment.")
+@click.option("--lean", is_flag=True, help="Also with optimizer state or parameters split further.")
+@click.option(
+    "--memory-limit",
+    callback=parsed(parse_memory),
+    help="Per device, such as 12GiB: --lean by itself where the fastest needs more.",
+)
+@click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
+@cache_dir_option
+@json_option
+@model_options
+def profile(
+    target: str,
+    mesh: tuple[int, ...],
+    platform: str | None,
+    budget: float | None,
+    exhaustive: bool,
+    lean: bool,
+    memory_limit: int | None,
+    sequence: bool,
+    top: int,
+    cache_dir: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure the ways to split each distinct segment of a step, on the devices.
+
+    What was measured before is not measured again: measurements are kept (`cfp cache show`).
+    Stopped at any moment, the same command goes on. TARGET as of `cfp analyze`.
+
+    \b
+        cfp profile gpt --size small --mesh 4 --platform cpu
+        cfp profile my_project.train:make_step --mesh 2x4 --budget 5m --json
+    """
+    devices = make_mesh(mesh, platform)
+    step, args = load_target(target, options)
+    with telling(), TerminalProgress(Console(stderr=True), budget) as progress:
+        try:
+            analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=sequence)
+            found = profile_step(
+                analysis,
+                devices,
+                budget_s=budget,
+                exhaustive=exhaustive,
+                lean=lean,
+                memory_limit_bytes=memory_limit,
+                cache_dir=cache_dir,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            raise CfpError(
+                f"Interrupted. {progress.kept} measurements are kept: the same command goes on "
+                "from there."
+            ) from None
+    if as_json:
+        click.echo(json.dumps(profile_to_json(found), indent=1))
+    else:
+        show_profile(found, Console(), devices.axis_names, top)
 
 
 @cli.command()

@@ -104,12 +104,17 @@ def prune(
 
 @contextmanager
 def opened(cache_dir: str | None) -> Iterator[Store]:
-    """The store; what it warns of is a line on stderr."""
+    with telling(), Store.open(cache_dir) as store:
+        yield store
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """What the store warns of is a line on stderr."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", StoreWarning)
         try:
-            with Store.open(cache_dir) as store:
-                yield store
+            yield
         finally:
             for warning in caught:
                 click.echo(f"cfp: {warning.message}", err=True)

@@ -142,7 +142,8 @@ class Campaign:
                 self._write(request, Measurement(request.key, request.name, failed=answer.reason))
         if self.overlap:
             self._submit(following)
-        with exclusive(self.machine.show(), waiting=self.progress.waiting):
+        # not by mesh: a smaller one is of the same devices
+        with exclusive(self.machine.platform, waiting=self.progress.waiting):
             # another planner may have measured some while we waited for our turn
             self._load(request for request in wave if request.key not in self.known)
             left = [request for request in wave if request.key not in self.known]
@@ -171,8 +172,12 @@ class Campaign:
         anchor = None
         if self._anchor is not None and isinstance(self._ready[self._anchor.key], Compiled):
             anchor = Anchor(self._anchor.key, self._anchor_s)
-        best = {r.key: self._best[r.group] for r in wave if r.group in self._best}
-        turns = Turns(self.runner, self.effort, anchor, best, self.deadline)
+        limits = {
+            request.key: self.effort.cutoff * self._best[request.group] + self._overhead(request)
+            for request in wave
+            if request.group in self._best
+        }
+        turns = Turns(self.runner, self.effort, anchor, limits, self.deadline)
         results = turns.run([request.key for request in wave])
         for request in wave:
             result = results[request.key]
@@ -183,11 +188,14 @@ class Campaign:
                 replace(
                     result,
                     name=request.name,
-                    overhead_s=self.base_s + request.arguments * self.each_s,
+                    overhead_s=self._overhead(request),
                     compile_s=compiled.seconds,
                     memory=compiled.memory,
                 ),
             )
+
+    def _overhead(self, request: Request) -> float:
+        return self.base_s + request.arguments * self.each_s
 
     def _drop(self, keys: Sequence[str]) -> None:
         self.runner.drop(keys)
@@ -200,9 +208,10 @@ class Campaign:
         left = [request for request in wave if request.key not in self.known]
         suspects = [request for request in left if request.key in lost.during]
         for request in suspects:
-            self._strikes[request.key] = self._strikes.get(request.key, 0) + 1
+            self._strike(request)
         if self._anchor is not None and self._anchor.key in lost.during and not suspects:
-            self._anchor = None  # it ran before; measure on without it
+            if self._strike(self._anchor) >= STRIKES:
+                self._anchor = None  # it ran before; measure on without it
         alone: list[Wave] = []
         for request in suspects:
             if self._strikes[request.key] >= STRIKES and len(wave) == 1:
@@ -212,6 +221,10 @@ class Campaign:
                 alone.append((request,))
         others = tuple(request for request in left if request not in suspects)
         return [*alone, *([others] if others else [])]
+
+    def _strike(self, request: Request) -> int:
+        self._strikes[request.key] = self._strikes.get(request.key, 0) + 1
+        return self._strikes[request.key]
 
     def _check_time(self) -> float:
         """Seconds left."""

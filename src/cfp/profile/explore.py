@@ -13,7 +13,8 @@ see), as far as it can compete with the fastest of all. So:
        gain(x, T) = E[max(0, T - t(x))],   T = min((1 - tolerance) · t_c, COMPETITIVE).
 
    First every interface that can compete, at the end the best of all (`_worth`). A batch is picked
-   one by one, each as if those before had taken what is predicted (`_promising`).
+   one by one, each as if those before had taken what is predicted (`_promising`); batches get
+   smaller towards the limit.
 4. It ends when no combination promises `tolerance / PATIENCE` or more, or at the limit.
 
 Spaces over `ENUMERATED` combinations are searched from the best known by steps of one block
@@ -34,9 +35,10 @@ from cfp.profile.regress import Array, Combo, Pairs, Points, Rows, Surrogate, co
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
 COMPETITIVE = 1.5
 FADE = 0.1
-PATIENCE = 20.0
+PATIENCE = 60.0
+AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
 ENUMERATED = 40_000
-SHORTLIST = 512
+SHORTLIST = 256
 BEAM = 48
 
 
@@ -160,7 +162,8 @@ class Explorer:
         picks = self._uncovered(min(count, room)) if room > 0 else []
         if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):
             self._asked.update(dict.fromkeys(picks))
-            picks += self._promising(min(count, room) - len(picks))
+            share = math.ceil((room - len(picks)) / AT_ONCE)
+            picks += self._promising(min(count - len(picks), share))
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
             if len(self._told) == self.space:

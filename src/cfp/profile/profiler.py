@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -52,12 +53,14 @@ class Scope:
     """What to measure.
 
     `states` are the ways training state may lie; all of them count where the fastest options would
-    exceed `memory_limit_bytes`. With `exhaustive` every option is measured; otherwise those that
-    may be best. `budget_s` bounds the whole.
+    exceed `memory_limit_bytes`. With `exhaustive` every option is measured (of a segment that has
+    more than `sample`, so many at random); otherwise those that may be best. `budget_s` bounds the
+    whole.
     """
 
     states: tuple[State, ...] = (State.BLOCK,)
     exhaustive: bool = False
+    sample: int | None = None
     budget_s: float | None = None
     memory_limit_bytes: float | None = None
 
@@ -136,7 +139,8 @@ class _Profiler:
 
     def _explore(self) -> None:
         if self.scope.exhaustive:
-            self._measure((kind, option) for kind in self.kinds for option in _all(kind))
+            sample = self.scope.sample
+            self._measure((kind, option) for kind in self.kinds for option in _all(kind, sample))
             self.finished = [True] * len(self.kinds)
             return
         explorers = {kind.index: _explorer(kind) for kind in self.kinds}
@@ -309,9 +313,12 @@ def _first(kind: Kind) -> Option:
     return Option((0,) * len(kind.strategies))
 
 
-def _all(kind: Kind) -> Iterable[Option]:
-    sizes = [range(len(choices)) for choices in kind.strategies]
-    return (Option(combo) for combo in itertools.product(*sizes))
+def _all(kind: Kind, sample: int | None) -> Iterable[Option]:
+    sizes = [len(choices) for choices in kind.strategies]
+    if sample is None or kind.space <= sample:
+        return (Option(combo) for combo in itertools.product(*map(range, sizes)))
+    draw = random.Random(0)
+    return (Option(tuple(draw.randrange(size) for size in sizes)) for _ in range(sample))
 
 
 def _explorer(kind: Kind) -> Explorer:

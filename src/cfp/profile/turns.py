@@ -2,7 +2,7 @@
 
 Warm-up rounds first, then those that count. The anchor, a program whose usual time is known, runs
 in every round: how much slower than usual it was is the drift of the others, and ties one group of
-programs to the next. A program that takes `cutoff` times the best known is given up.
+programs to the next. A program clearly slower than the best known is given up.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Anchor:
 
 @dataclass
 class Turns:
-    """`best` is the fastest known time that each program competes with."""
+    """`limits` say how long a run may take, on the machine as usual, before it is given up."""
 
     runner: Runner
     effort: Effort
     anchor: Anchor | None
-    best: Mapping[str, float]
+    limits: Mapping[str, float]
     deadline: float
 
     def __post_init__(self) -> None:
@@ -62,18 +62,21 @@ class Turns:
         self._anchor_runs: list[float] = []
 
     def run(self, keys: Sequence[str]) -> dict[str, Measurement]:
-        """A measurement of each, without what the caller knows of it."""
+        """A measurement of each, without what the caller knows of it.
+
+        No run begins after the deadline: raises `OutOfTime` if a program then has too few.
+        """
         self._warm = {key: [] for key in keys}
         self._runs = {key: [] for key in keys}
+        self._run_anchor()  # how slow the machine is, before anything is given up
         for _ in range(self.effort.warmups):
             self._round(self._warm)
         for _ in range(self.effort.repeats):
-            if time.monotonic() >= self.deadline:
-                if any(len(self._runs[key]) < FEW for key in self._live()):
-                    raise OutOfTime
-                break
             self._run_anchor()
             self._round(self._runs)
+        enough = min(FEW, self.effort.repeats)
+        if any(len(self._runs[key]) < enough for key in self._live()):
+            raise OutOfTime
         shares: Mapping[str, Shares] = {}
         if whole := self._live():
             shares = self.runner.trace(whole, self._patience() * 8 * len(whole))
@@ -86,21 +89,21 @@ class Turns:
         return [key for key in self._runs if key not in self._failed and key not in self._cut]
 
     def _round(self, into: Mapping[str, list[float]]) -> None:
-        if time.monotonic() >= self.deadline + self.effort.hang_s:
-            raise OutOfTime
         for key in self._live():
+            if time.monotonic() >= self.deadline:
+                return
             answer = self.runner.run(key, self._patience())
             if isinstance(answer, Failed):
                 self._failed[key] = answer.reason
                 continue
             into[key].append(answer)
             seen = self._warm[key][1:] + self._runs[key]  # the first run also loads
-            limit = self.best.get(key, float("inf")) * self.effort.cutoff
+            limit = self.limits.get(key, float("inf")) * self._drift()
             if len(seen) >= 2 and min(seen) > limit:
                 self._cut.add(key)
 
     def _run_anchor(self) -> None:
-        if self.anchor is None:
+        if self.anchor is None or not self._live() or time.monotonic() >= self.deadline:
             return
         if not self._anchor_runs:
             self.runner.run(self.anchor.key, self._patience())  # warm again

@@ -2,5 +2,7 @@
 
 from cfp.report.analysis import show_analysis
 from cfp.report.plan import show_plan
+from cfp.report.profile import profile_to_json, show_profile
+from cfp.report.progress import TerminalProgress
 
-__all__ = ["show_analysis", "show_plan"]
+__all__ = ["TerminalProgress", "profile_to_json", "show_analysis", "show_plan", "show_profile"]

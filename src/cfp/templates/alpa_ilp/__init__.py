@@ -26,8 +26,9 @@ and alpa/shard_parallel/auto_sharding.py. Where this differs from them:
 - There is no memory limit, and no aggressive (ZeRO-3) rewriting.
 """
 
+from cfp.templates.alpa_ilp.estimate import estimate_alpa
 from cfp.templates.alpa_ilp.options import AlpaOptions
 from cfp.templates.alpa_ilp.solution import AlpaSolution, Communication
 from cfp.templates.alpa_ilp.solve import solve_alpa
 
-__all__ = ["AlpaOptions", "AlpaSolution", "Communication", "solve_alpa"]
+__all__ = ["AlpaOptions", "AlpaSolution", "Communication", "estimate_alpa", "solve_alpa"]

@@ -41,11 +41,7 @@ def solve_alpa(
     """
     began = time.perf_counter()
     options = options or AlpaOptions()
-    cluster = make_cluster(mesh_shape, options)
-    aliases = {graph.outputs[o]: graph.inputs[i] for o, i in (pairs or {}).items()}
-    aliases = {v: a for v, a in aliases.items() if graph.values[v].shape == graph.values[a].shape}
-    batch = batch_dims(graph, parameters)
-    ledger = build(graph, cluster, options, batch, aliases)
+    ledger = make_ledger(graph, mesh_shape, parameters, pairs or {}, options)
     problem = ledger.problem
     left_s = max(1.0, time_limit_s - (time.perf_counter() - began))
     ways, answer = solve_problem(problem, left_s)
@@ -63,6 +59,20 @@ def solve_alpa(
     if options.prefer_reduce_scatter:
         return scatter_gradients(solution, ledger, ways, pairs or {})
     return solution
+
+
+def make_ledger(
+    graph: Graph,
+    mesh_shape: tuple[int, ...],
+    parameters: frozenset[int],
+    pairs: Mapping[int, int],
+    options: AlpaOptions,
+) -> Ledger:
+    """The step as Alpa's problem. Arguments as of `solve_alpa`."""
+    cluster = make_cluster(mesh_shape, options)
+    aliases = {graph.outputs[o]: graph.inputs[i] for o, i in pairs.items()}
+    aliases = {v: a for v, a in aliases.items() if graph.values[v].shape == graph.values[a].shape}
+    return build(graph, cluster, options, batch_dims(graph, parameters), aliases)
 
 
 def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:

@@ -1,0 +1,18 @@
+"""Where a table was made, in one line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+import jax
+
+
+def made_by(module: str) -> str:
+    """The command and the environment."""
+    command = " ".join(["python -m", module, *sys.argv[1:]])
+    return (
+        f"`{command}`, JAX {jax.__version__}, Python {platform.python_version()}, "
+        f"{platform.machine()}, {os.cpu_count()} cores."
+    )

@@ -1,0 +1,1 @@
+"""What profiling costs, and what its numbers are worth."""

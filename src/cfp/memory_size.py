@@ -1,0 +1,20 @@
+"""How people write an amount of memory: `12GiB`, `500MB`; a plain number is bytes."""
+
+from __future__ import annotations
+
+import re
+
+from cfp.errors import CfpError
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_UNITS |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+
+
+def parse_memory(text: str) -> int:
+    """Bytes."""
+    found = _TEXT.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _UNITS:
+        raise CfpError(f"{text!r} is not an amount of memory: write 12GiB, 500MB or bytes.")
+    return int(float(found[1]) * _UNITS[found[2]])

@@ -1,0 +1,192 @@
+"""The tables of `cfp profile`: what each way to split a segment costs, and what lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cfp.profile import Boundary, Cost, Option, Profile, SegmentProfile
+from cfp.report.text import (
+    add_row,
+    bytes_text,
+    line,
+    new_table,
+    shape_text,
+    spec_text,
+    time_text,
+)
+
+
+def show_profile(profile: Profile, console: Console, names: Sequence[str], top: int = 20) -> None:
+    """The `top` options of every segment, all reshardings, and what was not measured."""
+    for segment in profile.segments:
+        console.print(_segment_table(segment, top))
+        for option, reason in segment.failed.items():
+            console.print(line(f"does not run: {segment.kind.show(option)}: {reason}"))
+    if profile.reshardings:
+        console.print(_boundary_table(profile, names))
+    for said in _foot(profile):
+        console.print(line(said))
+
+
+def _segment_table(segment: SegmentProfile, top: int) -> Table:
+    kind = segment.kind
+    ranked = segment.ranked()
+    times = "once" if kind.occurrences == 1 else f"{kind.occurrences} times"
+    shown = f", the fastest {top}" if len(ranked) > top else ""
+    table = new_table(
+        f"Segment {kind.index} ({kind.name}), {times} a step: "
+        f"{len(ranked)} of {kind.space} ways to split it measured{shown}",
+        "splits",
+        "time",
+        "+-",
+        "computing",
+        "sending",
+        "waiting",
+        "memory",
+        "kept",
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for option in ranked[:top]:
+        cost = segment.costs[option]
+        add_row(
+            table,
+            kind.show(option),
+            (">= " if cost.rough else "") + time_text(cost.time_s),
+            time_text(cost.spread_s),
+            *_shares(cost),
+            bytes_text(cost.memory.total_bytes),
+            bytes_text(cost.memory.kept_bytes),
+        )
+    return table
+
+
+def _shares(cost: Cost) -> tuple[str, str, str]:
+    if cost.shares is None:
+        return "-", "-", "-"
+    shares = cost.shares
+    return time_text(shares.compute_s), time_text(shares.transfer_s), time_text(shares.waiting_s)
+
+
+def _boundary_table(profile: Profile, names: Sequence[str]) -> Table:
+    """Every boundary forward and backward, and every pair of layouts there that differ; those of
+    the same tensor and layouts together."""
+    table = new_table("Between segments", "boundaries", "tensor", "from", "to", "time")
+    table.columns[4].justify = "right"
+    groups: dict[tuple[Any, ...], list[Boundary]] = {}
+    for boundary in profile.boundaries:
+        pairs = sorted(_pairs(profile, boundary), key=str)
+        groups.setdefault((boundary.shape, boundary.dtype, *pairs), []).append(boundary)
+    for (_, _, *found), alike in groups.items():
+        ends = ", ".join(f"{b.what} {b.source.kind} -> {b.target.kind}" for b in alike)
+        tensor = f"{alike[0].dtype}{shape_text(alike[0].shape)}"
+        for source, target, seconds in found:
+            time = "-" if seconds is None else time_text(seconds)
+            add_row(table, ends, tensor, spec_text(source, names), spec_text(target, names), time)
+            ends = tensor = ""
+        table.add_section()
+    return table
+
+
+def _pairs(profile: Profile, boundary: Boundary) -> list[tuple[Any, Any, float | None]]:
+    """(layout before, layout after, seconds) for every choice on the two sides, once each."""
+    left, right = (profile.segments[end.kind] for end in (boundary.source, boundary.target))
+    found: dict[tuple[Any, Any], float | None] = {}
+    sources = {boundary.source.layout(left.layouts[option]): option for option in left.costs}
+    targets = {boundary.target.layout(right.layouts[option]): option for option in right.costs}
+    for source in sources.values():
+        for target in targets.values():
+            needed = boundary.resharding(left.layouts[source], right.layouts[target])
+            if needed is not None:
+                key = (needed.source, needed.target)
+                found[key] = profile.resharding_s(boundary, source, target)
+    return [(source, target, seconds) for (source, target), seconds in found.items()]
+
+
+def _foot(profile: Profile) -> list[str]:
+    measured = (
+        f"{profile.compiled} programs compiled ({time_text(profile.compile_s)}) and "
+        f"{profile.loaded} measurements found in the store, in {time_text(profile.seconds)}."
+    )
+    start = (
+        f"Starting a program takes {time_text(profile.base_s)} and "
+        f"{time_text(profile.each_s)} per argument, which is not in these times."
+    )
+    lines = [f"Measured on {profile.machine.show()}.", measured, start]
+    if any(cost.rough for segment in profile.segments for cost in segment.costs.values()):
+        lines.append(">= marks what was given up early, being much slower than the fastest.")
+    if profile.missing:
+        lines.append(f"The budget ended before: {'; '.join(profile.missing)}.")
+    return lines
+
+
+def profile_to_json(profile: Profile) -> dict[str, Any]:
+    return {
+        "machine": profile.machine.to_json(),
+        "segments": [_segment_json(segment) for segment in profile.segments],
+        "boundaries": [_boundary_json(profile, boundary) for boundary in profile.boundaries],
+        "start_s": profile.base_s,
+        "start_per_argument_s": profile.each_s,
+        "compiled": profile.compiled,
+        "compile_s": profile.compile_s,
+        "loaded": profile.loaded,
+        "seconds": profile.seconds,
+        "complete": profile.complete,
+        "missing": list(profile.missing),
+    }
+
+
+def _segment_json(segment: SegmentProfile) -> dict[str, Any]:
+    kind = segment.kind
+    return {
+        "kind": kind.index,
+        "name": kind.name,
+        "times": kind.occurrences,
+        "space": kind.space,
+        "finished": segment.finished,
+        "options": [_option_json(segment, option) for option in segment.ranked()],
+        "failed": [
+            {"splits": kind.show(option), "reason": reason}
+            for option, reason in segment.failed.items()
+        ],
+    }
+
+
+def _option_json(segment: SegmentProfile, option: Option) -> dict[str, Any]:
+    cost = segment.costs[option]
+    shares = cost.shares
+    return {
+        "splits": segment.kind.show(option),
+        "combo": list(option.combo),
+        "state": option.state.value,
+        "time_s": cost.time_s,
+        "alone_s": cost.alone_s,
+        "at_least_s": cost.at_least_s,
+        "spread_s": cost.spread_s,
+        "compute_s": None if shares is None else shares.compute_s,
+        "transfer_s": None if shares is None else shares.transfer_s,
+        "waiting_s": None if shares is None else shares.waiting_s,
+        "rough": cost.rough,
+        "memory": {name: getattr(cost.memory, name) for name in cost.memory.__slots__},
+    }
+
+
+def _boundary_json(profile: Profile, boundary: Boundary) -> dict[str, Any]:
+    times = sum(c.times for c in profile.crossings if c.boundary == boundary)
+    return {
+        "source": boundary.source.kind,
+        "target": boundary.target.kind,
+        "what": boundary.what,
+        "shape": list(boundary.shape),
+        "dtype": boundary.dtype,
+        "times": times,
+        "reshardings": [
+            {"source": list(source), "target": list(target), "time_s": seconds}
+            for source, target, seconds in _pairs(profile, boundary)
+        ],
+    }

@@ -1,0 +1,189 @@
+"""Runs in turn, with times that are written down beforehand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from cfp.profile.job import Shares
+from cfp.profile.measurement import Measurement
+from cfp.profile.turns import Anchor, Effort, OutOfTime, Turns
+from tests.profiling.fake_runner import Clock, FakeRunner, clock
+
+__all__ = ["clock"]
+
+EFFORT = Effort(warmups=2, repeats=4)
+
+
+def turns(
+    runner: FakeRunner,
+    *keys: str,
+    effort: Effort = EFFORT,
+    anchor: Anchor | None = None,
+    limits: dict[str, float] | None = None,
+    budget_s: float = math.inf,
+) -> dict[str, Measurement]:
+    """As `Turns.run`, of programs that are compiled."""
+    runner.there.update(keys, [] if anchor is None else [anchor.key])
+    runner.cold.update(keys)
+    deadline = runner.clock.now + budget_s
+    return Turns(runner, effort, anchor, limits or {}, deadline).run(keys)
+
+
+def test_round_by_round_and_warm_ups_do_not_count(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0}, first={"a": 50.0, "c": 7.0})
+    found = turns(runner, "a", "b", "c")
+    assert runner.ran() == ["a", "b", "c"] * 6
+    assert [found[key].runs_s for key in "abc"] == [(1.0,) * 4, (2.0,) * 4, (3.0,) * 4]
+    assert [found[key].spread_s for key in "abc"] == [0, 0, 0]
+    assert runner.calls[-1] == ("trace", ("a", "b", "c"))
+    assert found["b"].shares == Shares(2.0, 1.0, 1.0)
+    assert found["b"].split() == Shares(1.0, 0.5, 0.5)
+    assert not any(found[key].cut or found[key].failed for key in "abc")
+
+
+def test_five_warm_ups_and_ten_runs_by_default(clock: Clock) -> None:
+    runner = FakeRunner(clock)
+    found = turns(runner, "a", effort=Effort())
+    assert len(runner.ran()) == 15
+    assert len(found["a"].runs_s) == 10
+
+
+def test_a_disturbed_run_changes_nothing_but_the_spread(clock: Clock) -> None:
+    runs = {14: 9.0}
+
+    def slow(now: float) -> float:
+        return runs.get(len(runner.calls), 1.0)
+
+    runner = FakeRunner(clock, slow=slow)
+    found = turns(runner, "a", effort=Effort())["a"]
+    assert sorted(found.runs_s) == [1.0] * 9 + [9.0]
+    assert found.time_s == 1.0
+    assert found.at_least_s == 1.0
+    assert found.spread_s == 0.0  # one in ten is no half
+    noisy = Measurement("", "", (1.0, 1.0, 2.0, 3.0, 3.0), drift=2.0)
+    assert (noisy.time_s, noisy.spread_s) == (1.0, 0.5)
+
+
+def test_the_anchor_runs_in_every_round_that_counts(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"anchor": 2.0, "a": 3.0}, slow=lambda now: 1.5)
+    found = turns(runner, "a", "b", anchor=Anchor("anchor", 2.0))
+    ran = runner.ran()
+    counted = ran[-3 * EFFORT.repeats :]
+    assert counted == ["anchor", "a", "b"] * EFFORT.repeats
+    assert found.keys() == {"a", "b"}
+    assert found["a"].drift == 1.5
+    assert found["a"].time_s == 3.0
+    assert found["a"].usual_s == 3.0
+
+
+def test_drift_within_a_group_is_the_same_for_all_of_it(clock: Clock) -> None:
+    """Half of the rounds on a machine four times slower: the ratio of two programs is exact."""
+    start = clock.now
+    runner = FakeRunner(
+        clock, {"a": 0.01, "b": 0.03}, slow=lambda now: 4.0 if now - start > 0.2 else 1.0
+    )
+    found = turns(runner, "a", "b", effort=Effort(warmups=1, repeats=9))
+    assert len({*found["a"].runs_s}) == 2  # it did drift
+    assert found["b"].time_s / found["a"].time_s == pytest.approx(3.0)
+
+
+def test_an_anchor_that_fails_is_done_without(clock: Clock) -> None:
+    runner = FakeRunner(clock, fails={("anchor", "run"): "broken"}, slow=lambda now: 2.0)
+    found = turns(runner, "a", anchor=Anchor("anchor", 1.0))
+    assert found["a"].drift == 1.0
+    assert found["a"].runs_s == (2.0,) * 4
+    assert runner.ran().count("anchor") <= 2
+
+
+def test_cut_off_after_two_runs(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"slow": 3.1, "fine": 2.9}, first={"slow": 5.0, "fine": 5.0})
+    found = turns(runner, "slow", "fine", limits={"slow": 3.0, "fine": 3.0})
+    assert found["slow"].cut
+    assert found["slow"].runs_s == (3.1, 3.1)  # the first run loads: it is no witness
+    assert found["slow"].at_least_s == 3.1
+    assert found["slow"].shares is None
+    assert runner.ran().count("slow") == 3
+    assert not found["fine"].cut
+    assert len(found["fine"].runs_s) == 4
+    assert runner.calls[-1] == ("trace", ("fine",))
+
+
+def test_one_slow_run_is_no_reason_to_give_up(clock: Clock) -> None:
+    def slow(now: float) -> float:
+        return 10.0 if len(runner.calls) % 2 else 1.0
+
+    runner = FakeRunner(clock, slow=slow)
+    found = turns(runner, "a", limits={"a": 3.0})
+    assert not found["a"].cut
+
+
+def test_a_slow_machine_is_no_reason_to_give_up(clock: Clock) -> None:
+    """All takes five times as long: what is twice as slow as the best stays that."""
+    runner = FakeRunner(clock, {"a": 2.0, "b": 4.0, "anchor": 1.0}, slow=lambda now: 5.0)
+    limits = {"a": 3.0, "b": 3.0}
+    found = turns(runner, "a", "b", anchor=Anchor("anchor", 1.0), limits=limits)
+    assert not found["a"].cut
+    assert found["a"].time_s == 2.0
+    assert found["b"].cut
+    assert found["b"].at_least_s == 4.0
+
+
+def test_no_anchor_for_nothing(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 9.0, "anchor": 1.0}, fails={("b", "run"): "broken"})
+    turns(runner, "a", "b", anchor=Anchor("anchor", 1.0), limits={"a": 3.0}, effort=Effort())
+    assert runner.ran().count("anchor") == 2  # to warm it, and to know the drift
+    assert runner.calls[-1] != ("trace", ())
+
+
+def test_a_program_that_fails_when_it_runs(clock: Clock) -> None:
+    runner = FakeRunner(clock, fails={("b", "run"): "out of memory: 9 GiB"})
+    found = turns(runner, "a", "b", "c")
+    assert found["b"] == Measurement("b", "", failed="out of memory: 9 GiB")
+    assert runner.ran().count("b") == 1
+    assert len(found["a"].runs_s) == len(found["c"].runs_s) == 4
+    assert runner.calls[-1] == ("trace", ("a", "c"))
+
+
+@pytest.mark.parametrize("rounds", [0.5, 1, 2, 3, 4.5])
+def test_too_little_time(clock: Clock, rounds: float) -> None:
+    """Nothing starts after the deadline."""
+    runner = FakeRunner(clock)
+    start = clock.now
+    with pytest.raises(OutOfTime):
+        turns(runner, "a", "b", budget_s=2 * rounds)
+    assert clock.now - start <= 2 * rounds
+    assert runner.calls[-1][0] == "run"  # not traced
+
+
+def test_few_runs_are_enough_at_the_deadline(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 1.0, "b": 3.0})
+    start = clock.now
+    found = turns(runner, "a", "b", effort=Effort(warmups=2, repeats=10), budget_s=4 * 5.5)
+    assert [len(found[key].runs_s) for key in "ab"] == [4, 4]
+    assert clock.now - start == 24  # the run under way at the deadline is the last
+    assert runner.calls[-1][0] == "trace"
+    assert found["b"].time_s == 3.0
+
+
+def test_what_is_cut_or_failed_at_the_deadline_is_known(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 9.0}, fails={("b", "run"): "broken"})
+    found = turns(runner, "a", "b", limits={"a": 3.0}, budget_s=27)
+    assert found["a"].cut
+    assert found["b"].failed == "broken"
+
+
+def test_patience_grows_with_what_was_seen(clock: Clock) -> None:
+    patience: list[float] = []
+
+    class Watched(FakeRunner):
+        def run(self, key: str, timeout_s: float) -> Any:
+            patience.append(timeout_s)
+            return super().run(key, timeout_s)
+
+    runner = Watched(clock, {"a": 1.0, "b": 100.0})
+    turns(runner, "a", "b", effort=Effort(warmups=1, repeats=3, hang_s=30))
+    assert patience[:2] == [30, 30]
+    assert all(seconds > 100 for seconds in patience[2:])
