@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cfp.profile import campaign, turns
+from cfp.profile import campaign, profiler, turns
 from cfp.profile.campaign import Campaign
 from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
 from cfp.profile.machine import Machine
@@ -46,14 +46,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (turns, campaign):
+    for module in (turns, campaign, profiler):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 @dataclass
 class FakeRunner:
-    """`times` are seconds of a run on the machine as usual, where it is `slow(now)` times slower.
+    """`times` are seconds of a run on the machine as usual, by key or by what a name begins with
+    (`idle: 2 arguments`); the machine is `slow(now)` times slower.
 
     `fails` are programs that answer a reason, at "run" or "compile". `loses` is asked at every
     call, with what was called so far, and may answer why the runner is lost. Programs not in
@@ -70,6 +71,7 @@ class FakeRunner:
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.names: dict[str, str] = {}
         self.there: set[str] = set()  # submitted, and neither dropped nor lost
         self.cold: set[str] = set()
         self.pending: list[str] = []
@@ -86,6 +88,7 @@ class FakeRunner:
     def submit(self, job: Job) -> None:
         self._call("submit", [job.key], self.pending)
         assert job.key not in self.there, "compiled twice"
+        self.names[job.key] = job.name.partition(":")[0]
         self.there.add(job.key)
         self.cold.add(job.key)
         self.pending.append(job.key)
@@ -108,7 +111,8 @@ class FakeRunner:
         assert key not in self.pending
         if (key, "run") in self.fails:
             return Failed(key, self.fails[key, "run"])
-        seconds = self.times.get(key, 1.0) * self.slow(self.clock.now)
+        usual_s = self.times.get(key, self.times.get(self.names.get(key, ""), 1.0))
+        seconds = usual_s * self.slow(self.clock.now)
         if key in self.cold:
             self.cold.remove(key)
             seconds += self.first.get(key, 0.0)

@@ -9,11 +9,14 @@
     oom                     really allocates more than there is
 
 `crash@compile` fails when the job is compiled. `once:crash` fails one time only, and the runs of
-all workers count: the directory in $CFP_TEST_FAULTS remembers.
+all workers count: the directory in $CFP_TEST_FAULTS remembers. $CFP_TEST_PLAN is JSON that says
+the same of jobs whose names are not ours to choose: {"segment 0: rows": "once:crash"}.
+$CFP_TEST_RUNS is a file that gets the name of every job run, a line each.
 """
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import signal
@@ -32,11 +35,17 @@ from cfp.profile.worker import main
 
 FAULT = re.compile(r"(once:)?(crash|segv|kill|exit|hang|oom)(@compile)?")
 MEMORY = "CFP_TEST_FAULTS"
+PLAN = "CFP_TEST_PLAN"
+RUNS = "CFP_TEST_RUNS"
 
 
 def fail(name: str, stage: str) -> None:
     """Does what the name says, if it says it of this stage."""
-    for once, fault, where in FAULT.findall(name):
+    if stage == "@run" and RUNS in os.environ:
+        with open(os.environ[RUNS], "a") as runs:
+            runs.write(f"{name}\n")
+    planned = json.loads(os.environ.get(PLAN, "{}")).get(name, "")
+    for once, fault, where in FAULT.findall(f"{name} {planned}"):
         if (where or "@run") != stage:
             continue
         if once:

@@ -37,7 +37,7 @@ def explorer(sizes: Sequence[int] = LAYER, **options: object) -> Explorer:
 def test_covering_has_every_pair(sizes: list[int], data: st.DataObject) -> None:
     possible = list(itertools.combinations(range(len(sizes)), 2))
     pairs = data.draw(st.sets(st.sampled_from(possible)) if possible else st.just(set()))
-    design = regress.covering(sizes, tuple(pairs))
+    design = regress.covering(tuple(sizes), tuple(sorted(pairs)))
     for i, j in pairs:
         assert {(c[i], c[j]) for c in design} == set(space((sizes[i], sizes[j])))
     for block, size in enumerate(sizes):
@@ -64,7 +64,7 @@ def test_the_default_limit_is_a_third_of_a_layer_and_little_of_a_large_space() -
 
 def test_finds_the_best_of_additive_and_paired_times() -> None:
     regrets = []
-    for seed in range(25):
+    for seed in range(20):
         found = replay(synthesise(LAYER, seed, noise=0, triples=0, penalties=0))
         assert found.programs <= 27
         regrets.append(found.regret)
@@ -73,7 +73,7 @@ def test_finds_the_best_of_additive_and_paired_times() -> None:
 
 
 def test_regret_on_realistic_layers() -> None:
-    found = [replay(synthesise(LAYER, seed, noise=0.01), batch=9) for seed in range(200)]
+    found = [replay(synthesise(LAYER, seed, noise=0.01), batch=12) for seed in range(200)]
     regrets = [f.regret for f in found]
     assert max(f.programs for f in found) <= 27
     assert np.mean(regrets) < 0.01
@@ -105,10 +105,10 @@ def test_a_layer_of_experts_takes_a_hundred_programs() -> None:
 
 def test_a_prior_is_used() -> None:
     """A guess that is right finds the best in fewer programs; a useless one does no harm."""
-    tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(8)]
-    right = [replay(t, limit=14, prior=lambda c, t=t: 2 * (t.truth[c] or 0)) for t in tables]
-    none = [replay(t, limit=14) for t in tables]
-    useless = [replay(t, prior=lambda c: float(sum(c) % 2)) for t in tables]
+    tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(15)]
+    right = [replay(t, limit=12, prior=lambda c, t=t: 2 * (t.truth[c] or 0)) for t in tables]
+    none = [replay(t, limit=12) for t in tables]
+    useless = [replay(t, prior=lambda c: float(sum(c) % 2)) for t in tables[:5]]
     assert np.mean([r.regret for r in right]) < np.mean([r.regret for r in none])
     assert np.mean([r.regret for r in useless]) < 0.02
 
@@ -258,6 +258,13 @@ def test_several_may_be_out() -> None:
     assert len(seen) <= walk.limit
 
 
+@pytest.mark.parametrize("limit", [1, 5, 10, 14])
+def test_the_limit_holds_whatever_the_batch(limit: int) -> None:
+    table = synthesise(LAYER, 11)
+    for batch in (1, 5, 8, 100):
+        assert replay(table, batch=batch, limit=limit).programs <= limit
+
+
 def test_one_block_and_blocks_that_do_not_meet() -> None:
     walk = explorer((4,))
     assert sorted(walk.ask(8)) == [(0,), (1,), (2,), (3,)]
@@ -284,12 +291,12 @@ def time_of(combo: Combo) -> float:
 @pytest.mark.parametrize("sizes", [MOE, (9,) * 4, (10,) * 6, (3,) * 13])
 def test_large_spaces_are_fast(sizes: tuple[int, ...]) -> None:
     walk = far_along(sizes)
-    started = time.perf_counter()
+    started = time.thread_time()  # what others do on the machine does not count
     picks = walk.ask(8)
-    seconds = time.perf_counter() - started
+    seconds = time.thread_time() - started
     assert len(picks) == 8
     assert min(map(time_of, picks)) < time_of(walk.best or ())
-    assert seconds < 3  # less than half a second for the first two on a quiet machine
+    assert seconds < (0.5 if math.prod(sizes) < 10_000 else 2)
 
 
 def test_large_spaces_are_small_in_memory() -> None:

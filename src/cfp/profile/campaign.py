@@ -172,8 +172,8 @@ class Campaign:
         anchor = None
         if self._anchor is not None and isinstance(self._ready[self._anchor.key], Compiled):
             anchor = Anchor(self._anchor.key, self._anchor_s)
-        limits = {
-            request.key: self.effort.cutoff * self._best[request.group] + self._overhead(request)
+        limits = {  # with the start: the net time of a small program may be next to nothing
+            request.key: self.effort.cutoff * (self._best[request.group] + self._overhead(request))
             for request in wave
             if request.group in self._best
         }
@@ -209,9 +209,10 @@ class Campaign:
         suspects = [request for request in left if request.key in lost.during]
         for request in suspects:
             self._strike(request)
-        if self._anchor is not None and self._anchor.key in lost.during and not suspects:
-            if self._strike(self._anchor) >= STRIKES:
-                self._anchor = None  # it ran before; measure on without it
+        anchor = self._anchor
+        blamed = anchor is not None and anchor.key in lost.during and not suspects
+        if anchor is not None and blamed and self._strike(anchor) >= STRIKES:
+            self._anchor = None  # it ran before; measure on without it
         alone: list[Wave] = []
         for request in suspects:
             if self._strikes[request.key] >= STRIKES and len(wave) == 1:

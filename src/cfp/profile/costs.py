@@ -52,8 +52,15 @@ def cost_of(
         spread_s=spread_s,
         shares=_shares(times, measured, time_s / alone_s if alone_s > 0 else 1.0),
         memory=memory,
+        added_bytes=_added(measured, chained),
         rough=any(found.cut for found in measured),
     )
+
+
+def _added(measured: Sequence[Measurement], chained: Measurement | None) -> int | None:
+    if chained is None or chained.memory is None or measured[0].memory is None:
+        return None
+    return chained.memory.total_bytes - measured[0].memory.total_bytes
 
 
 def _shares(times: Sequence[int], measured: Sequence[Measurement], scale: float) -> Shares | None:

@@ -96,9 +96,8 @@ class Explorer:
         self._asked: dict[Combo, None] = {}
         self._labels: dict[Hashable, int] = {}
         self._listed: tuple[Points, Rows] | None = None
-        self._design = regress.covering(
-            self.sizes, self.pairs, max(self.limit // 2, *self.sizes, 1)
-        )
+        most = max(self.limit // 2, *self.sizes, 1)
+        self._design = list(regress.covering(self.sizes, self.pairs, most))
         self._unit = 1.0
         if prior is not None:
             self._design.sort(key=prior)
@@ -157,7 +156,7 @@ class Explorer:
         self.reason = None
         out = len(self._told) + len(self._asked)
         room = self.space - out
-        if self.best is not None or self._asked:  # until something runs, the limit waits
+        if self.best is not None or self._asked or not self._told:  # all failed: the limit waits
             room = min(room, self.limit - out)
         picks = self._uncovered(min(count, room)) if room > 0 else []
         if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):

@@ -1,9 +1,10 @@
 """What the memory of a segment is for, on one device.
 
 The compiler says how much a program needs in all; which tensors those are follows from the graph
-and the layouts. Over a step parameters, optimizer state, gradients and activations (what the
-forward pass keeps for the backward pass) add up; scratch, the rest, is needed by one segment at a
-time.
+and the layouts, as far as the total goes: a gradient that is summed straight into its parameter
+needs no place of its own. Over a step parameters, optimizer state, gradients and activations (what
+the forward pass keeps for the backward pass) add up; scratch, the rest, is needed by one segment at
+a time.
 """
 
 from __future__ import annotations
@@ -74,13 +75,16 @@ def memory_use(cut: Extract, layouts: Layouts, memory: Memory) -> MemoryUse:
             elif equation.role is Role.UPDATE and made is Role.BACKWARD:
                 gradients.add(value)
     kept |= {v for v in inputs - parameters - state if _needed_later(cut, v)}
-    known = [size(parameters), size(state), size(gradients), size(kept)]
+    fixed = size(parameters) + size(state)
+    # what the compiler fuses away is not there: no part is more than is left of the total
+    activations = min(size(kept), max(memory.total_bytes - fixed, 0))
+    summed = min(size(gradients), max(memory.total_bytes - fixed - activations, 0))
     return MemoryUse(
-        parameter_bytes=known[0],
-        state_bytes=known[1],
-        gradient_bytes=known[2],
-        activation_bytes=known[3] * cut.times,
-        scratch_bytes=max(memory.total_bytes - sum(known), 0),
+        parameter_bytes=size(parameters),
+        state_bytes=size(state),
+        gradient_bytes=summed,
+        activation_bytes=activations * cut.times,
+        scratch_bytes=max(memory.total_bytes - fixed - activations - summed, 0),
         total_bytes=memory.total_bytes,
     )
 

@@ -22,6 +22,7 @@ class Cost:
     `time_s` is the marginal cost where two in a row were measured and differ from twice one,
     `alone_s` what it costs alone. `shares` tells the time apart, None where the profiler could not.
     `rough` means given up early: `time_s` is of few runs, and it takes no less than `at_least_s`.
+    `added_bytes` is by how much two in a row need more memory than one, where that was measured.
     """
 
     time_s: float
@@ -30,6 +31,7 @@ class Cost:
     spread_s: float
     shares: Shares | None
     memory: MemoryUse
+    added_bytes: int | None
     rough: bool
 
     @property

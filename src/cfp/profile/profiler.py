@@ -160,7 +160,9 @@ class _Profiler:
 
     def _told(self, kind: Kind, option: Option) -> tuple[tuple[int, ...], float | None, bool]:
         cost = self._cost(kind, option)
-        return option.combo, None if cost is None else cost.time_s, bool(cost and cost.rough)
+        if cost is None:
+            return option.combo, None, False
+        return option.combo, cost.at_least_s if cost.rough else cost.time_s, cost.rough
 
     def _states(self) -> None:
         states = [state for state in self.scope.states if state is not State.BLOCK]

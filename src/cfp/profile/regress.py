@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +110,8 @@ def normal_pdf(z: Array) -> Array:
 
 def _grid(guessed: bool) -> tuple[Array, Array]:
     """Models to choose from: variances (models, 4) of the effects, and noise variances."""
-    slopes = SLOPE_SD if guessed else SLOPE_SD[:1]
-    grid = np.array(list(itertools.product(UNARY_SD, PAIR_SD, REST_SD, slopes, NOISE_SD))) ** 2
+    scales = UNARY_SD, PAIR_SD, REST_SD, SLOPE_SD if guessed else SLOPE_SD[:1], NOISE_SD
+    grid = np.array(list(itertools.product(*scales))) ** 2
     return grid[:, :4], grid[:, 4]
 
 
@@ -178,8 +179,7 @@ class Surrogate:
     def relative(self, mean: Array, sd: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of u, the time over the best time, from the `moments`."""
         log = self.logarithmic[:, None]
-        # a mean far beyond FAR is an extrapolation: cut, lest exp overflow
-        u = np.where(log, np.exp(np.minimum(mean, 5.0)), np.maximum(1 + mean, 0.05))
+        u = np.where(log, np.exp(np.minimum(mean, 5)), np.maximum(1 + mean, 0.05))
         spread = np.where(log, u * sd, sd)
         weights = self.weights[:, None]
         centre = (weights * u).sum(0)
@@ -248,7 +248,8 @@ def feasibility(points: Points, feasible: Flags, asked: Points, pairs: Pairs) ->
     return np.clip(chance, 0.02, 1.0)
 
 
-def covering(sizes: Sequence[int], pairs: Pairs, most: int | None = None) -> list[Combo]:
+@cache
+def covering(sizes: Combo, pairs: Pairs, most: int | None = None) -> tuple[Combo, ...]:
     """Few combinations in which every strategy, and every two of each pair of blocks, appear.
 
     Greedy: each new combination starts at a missing pair and fills in the blocks one by one, by the
@@ -295,4 +296,4 @@ def covering(sizes: Sequence[int], pairs: Pairs, most: int | None = None) -> lis
             table[chosen[i], chosen[j]] = 0
         for block, flags in single.items():
             flags[chosen[block]] = 0
-    return design
+    return tuple(design)

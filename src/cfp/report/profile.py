@@ -172,6 +172,7 @@ def _option_json(segment: SegmentProfile, option: Option) -> dict[str, Any]:
         "transfer_s": None if shares is None else shares.transfer_s,
         "waiting_s": None if shares is None else shares.waiting_s,
         "rough": cost.rough,
+        "added_bytes": cost.added_bytes,
         "memory": {name: getattr(cost.memory, name) for name in cost.memory.__slots__},
     }
 

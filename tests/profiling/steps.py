@@ -1,0 +1,83 @@
+"""A small training step to profile, and a planner that does: `python -m tests.profiling.steps`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import cfp
+from cfp.profile.process import ProcessRunner
+from cfp.profile.profile import Profile
+from cfp.profile.profiler import Scope, measure
+from cfp.profile.progress import Progress
+from cfp.profile.runner import Runner
+from cfp.profile.store import Store
+from cfp.profile.turns import Effort
+
+FAULTY = [sys.executable, str(Path(__file__).with_name("faulty_worker.py"))]
+# nothing is cut off, so that the programs are always the same ones
+EFFORT = Effort(warmups=1, repeats=3, wave=2, cutoff=1e9, hang_s=1.5)
+
+
+def layer(w: Any, x: Any) -> Any:
+    return jnp.tanh(x @ w)
+
+
+def loss(ws: Any, x: Any) -> Any:
+    for w in ws:
+        x = layer(w, x)
+    return jnp.mean(x**2)
+
+
+def step(ws: Any, x: Any) -> Any:
+    gradients = jax.grad(loss)(ws, x)
+    return [w - 0.1 * gradient for w, gradient in zip(ws, gradients, strict=True)]
+
+
+def analysed(
+    layers: int = 2, width: int = 16, dtype: str = "float32", mesh_shape: tuple[int, ...] = (2,)
+) -> cfp.Analysis:
+    """Two layers are one segment of two blocks, three ways each. More are a first, a last, and
+    some alike between them."""
+    shape: Any = jax.ShapeDtypeStruct
+    ws = [shape((width, width), jnp.dtype(dtype)) for _ in range(layers)]
+    return cfp.analyze(step, ws, shape((16, width), jnp.dtype(dtype)), mesh_shape=mesh_shape)
+
+
+def mesh_of(*shape: int) -> Mesh:
+    count = int(np.prod(shape))
+    return Mesh(np.array(jax.devices()[:count]).reshape(shape), tuple("xy"[: len(shape)]))
+
+
+def measured(
+    runner: Runner,
+    folder: Path,
+    *,
+    analysis: cfp.Analysis | None = None,
+    effort: Effort = EFFORT,
+    progress: Progress | None = None,
+    budget_s: float | None = None,
+) -> Profile:
+    """Every option of the step."""
+    analysis = analysed() if analysis is None else analysis
+    with Store.open(folder) as store:
+        return measure(
+            analysis,
+            mesh_of(*analysis.mesh_shape),
+            runner,
+            store,
+            scope=Scope(exhaustive=True, budget_s=budget_s),
+            effort=effort,
+            progress=progress or Progress(),
+        )
+
+
+if __name__ == "__main__":
+    with ProcessRunner(mesh_of(2), command=FAULTY) as runner:
+        print(measured(runner, Path(sys.argv[1])).missing)

@@ -1,0 +1,209 @@
+"""From runs to the time of a program, and from programs to the cost of a segment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cfp.profile.costs import cost_of
+from cfp.profile.job import Memory, Shares
+from cfp.profile.kinds import Kind, Option
+from cfp.profile.measurement import Measurement
+from cfp.profile.memory import memory_use
+from cfp.profile.profile import Cost
+from tests.profiling.cases import kinds, model, two_products
+
+FAST = settings(
+    deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+MEMORY = Memory(10**6, 1000, 500, 700)
+
+
+def measurement(*runs_s: float, **rest: object) -> Measurement:
+    return Measurement("key", "name", runs_s, memory=MEMORY, **rest)  # type: ignore[arg-type]
+
+
+seconds = st.floats(0, 1e3, allow_nan=False)
+counts = st.integers(0, 2**50)
+measurements = st.builds(
+    Measurement,
+    key=st.text(),
+    name=st.text(),
+    runs_s=st.lists(seconds, max_size=5).map(tuple),
+    drift=st.floats(0.1, 10),
+    overhead_s=seconds,
+    cut=st.booleans(),
+    compile_s=seconds,
+    memory=st.none() | st.builds(Memory, counts, counts, counts, counts),
+    shares=st.none() | st.builds(Shares, seconds, seconds, seconds),
+    failed=st.none() | st.text(),
+)
+
+
+@settings(FAST, max_examples=100)
+@given(measurements)
+def test_measurements_survive_json(found: Measurement) -> None:
+    again = Measurement.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    assert isinstance(again.runs_s, tuple)
+    assert hash(again) == hash(found)
+
+
+def test_a_failed_measurement_says_why_and_nothing_else() -> None:
+    found = Measurement("key", "name", failed="RESOURCE_EXHAUSTED: out of memory")
+    again = Measurement.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.failed == "RESOURCE_EXHAUSTED: out of memory"
+    assert again.memory is None
+    assert again.split() is None
+    assert again.spread_s == 0
+
+
+def test_time_is_the_median_without_drift_and_overhead() -> None:
+    found = measurement(5.0, 3.0, 40.0, drift=2.0, overhead_s=0.5)
+    assert found.usual_s == 2.5
+    assert found.time_s == 2.0
+    assert found.at_least_s == 1.0
+    assert measurement(1.0, 3.0).time_s == 2.0
+    slow_to_start = measurement(0.2, 0.3, overhead_s=0.4)
+    assert slow_to_start.time_s == slow_to_start.at_least_s == 0.0
+
+
+def test_spread_is_half_of_the_middle_half() -> None:
+    assert measurement(1.0, 2.0, 3.0, 4.0, 5.0).spread_s == 1.0  # quartiles 2 and 4
+    assert measurement(1.0, 2.0, 3.0, 4.0, 5.0, drift=4.0).spread_s == 0.25
+    assert measurement(1.0, 2.0, 3.0, 4.0, 500.0).spread_s == 1.0
+    assert measurement(7.0).spread_s == 0.0
+
+
+@settings(FAST, max_examples=100)
+@given(measurements.filter(lambda m: m.runs_s))
+def test_definitions_hold_of_any(found: Measurement) -> None:
+    assert 0 <= found.at_least_s <= found.time_s <= max(found.runs_s) / found.drift
+    assert 0 <= found.spread_s <= (max(found.runs_s) - min(found.runs_s)) / found.drift + 1e-9
+    split = found.split()
+    if split is not None:
+        total = split.compute_s + split.transfer_s + split.waiting_s
+        assert total == pytest.approx(found.time_s, abs=1e-9)
+
+
+def cost(
+    *measured: Measurement,
+    chained: Measurement | None = None,
+    between_s: float | None = 0.0,
+    kind: Kind | None = None,
+) -> Cost:
+    kind = kinds(two_products())[0] if kind is None else kind
+    option = Option((0,) * len(kind.strategies))
+    return cost_of(kind, kind.layouts(option), measured, chained, between_s)
+
+
+# alone: median 10, spread 0.5
+ALONE = measurement(9.5, 10.0, 10.5, 9.0, 11.0)
+
+
+def test_alone_a_segment_costs_what_was_measured() -> None:
+    found = cost(ALONE)
+    assert (found.time_s, found.alone_s, found.at_least_s, found.spread_s) == (10, 10, 9, 0.5)
+    assert found.compute_s == 10
+    assert found.communication_s == 0
+    assert not found.rough
+    kind = kinds(two_products())[0]
+    assert found.memory == memory_use(kind.cuts[0], kind.layouts(Option((0, 0)))[0], MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("chained_s", "between_s", "expected"),
+    [
+        (16.0, 0.0, 6.0),  # the second adds 6
+        (16.0, 1.0, 5.0),  # of which 1 is resharding between them
+        (25.0, 0.0, 15.0),  # or more than one alone
+        (25.0, 5.0, 10.0),  # explained by the resharding
+        (19.5, 0.0, 10.0),  # within the noise
+        (20.9, 0.0, 10.0),
+        (18.9, 0.0, 8.9),  # just beyond twice the spread of 0.5
+        (9.0, 0.0, 10.0),  # less than nothing is no cost
+        (10.0, 0.0, 10.0),
+        (12.0, 3.0, 10.0),
+        (16.0, None, 10.0),  # the resharding is not known
+    ],
+)
+def test_the_marginal_cost_counts_beyond_noise(
+    chained_s: float, between_s: float | None, expected: float
+) -> None:
+    found = cost(ALONE, chained=measurement(chained_s), between_s=between_s)
+    assert found.time_s == pytest.approx(expected)
+    assert found.alone_s == 10
+    assert found.at_least_s == 9
+
+
+def test_noise_is_of_both() -> None:
+    wild = measurement(12.0, 14.0, 16.0, 18.0, 20.0)  # spread 2: noise 2 * hypot(0.5, 2)
+    assert cost(ALONE, chained=wild).time_s == 10
+    calmer = measurement(14.0, 15.0, 16.0, 17.0, 18.0)  # spread 1: noise 2.2
+    assert cost(ALONE, chained=calmer).time_s == 6
+
+
+def test_a_chain_that_does_not_run_says_nothing() -> None:
+    failed = Measurement("key", "name", failed="no")
+    assert cost(ALONE, chained=failed).time_s == 10
+
+
+@settings(FAST, max_examples=60)
+@given(
+    measurements.filter(lambda m: m.runs_s),
+    st.none() | measurements.filter(lambda m: m.runs_s or m.failed is not None),
+    st.none() | seconds,
+)
+def test_costs_are_never_negative(
+    alone: Measurement, chained: Measurement | None, between_s: float | None
+) -> None:
+    alone = replace(alone, memory=MEMORY, failed=None)
+    found = cost(alone, chained=chained, between_s=between_s)
+    assert found.time_s >= 0
+    assert found.alone_s == alone.time_s
+    if found.shares is not None and found.alone_s > 1e-6:
+        total = found.compute_s + found.communication_s
+        assert total == pytest.approx(found.time_s, rel=1e-6, abs=1e-9)
+
+
+def test_programs_count_as_often_as_they_run() -> None:
+    kind = kinds(model("llama", layers=7, scan=True, checkpoint=True))[1]
+    body = measurement(1.0, 2.0, 3.0, shares=Shares(3.0, 1.0, 0.0))
+    once = measurement(4.0, 5.0, 6.0, shares=Shares(1.0, 0.0, 1.0))
+    found = cost(body, once, kind=kind)
+    assert found.alone_s == found.time_s == 7 * 2 + 5
+    assert found.at_least_s == 7 * 1 + 4
+    assert found.spread_s == pytest.approx(((7 * 0.5) ** 2 + 0.5**2) ** 0.5)
+    assert found.shares == Shares(7 * 1.5 + 2.5, 7 * 0.5, 2.5)
+    layouts = kind.layouts(Option((0, 0, 0, 0)))
+    uses = [memory_use(c, lie, MEMORY) for c, lie in zip(kind.cuts, layouts, strict=True)]
+    assert found.memory == uses[0].plus(uses[1])
+
+
+def test_shares_are_of_the_time_that_counts() -> None:
+    alone = replace(ALONE, shares=Shares(3.0, 1.5, 0.5))
+    found = cost(alone, chained=measurement(15.0))
+    assert found.time_s == 5
+    assert found.shares == Shares(3.0, 1.5, 0.5)
+    assert (found.compute_s, found.communication_s) == (3.0, 2.0)
+    assert cost(alone).shares == Shares(6.0, 3.0, 1.0)
+
+
+def test_shares_are_unknown_where_one_is() -> None:
+    kind = kinds(model("llama", layers=7, scan=True, checkpoint=True))[1]
+    known = measurement(1.0, shares=Shares(1.0, 0.0, 0.0))
+    assert cost(known, measurement(1.0), kind=kind).shares is None
+    assert cost(known, replace(known, shares=Shares(0.0, 0.0, 0.0)), kind=kind).shares is None
+    assert cost(known, known, kind=kind).shares is not None
+
+
+def test_given_up_early_is_rough() -> None:
+    kind = kinds(model("llama", layers=7, scan=True, checkpoint=True))[1]
+    full, rough = measurement(1.0, 2.0), measurement(1.0, cut=True)
+    assert not cost(full, full, kind=kind).rough
+    assert cost(full, rough, kind=kind).rough
+    assert cost(rough, full, kind=kind).rough

@@ -1,0 +1,151 @@
+"""What memory is for, against sums by hand."""
+
+from __future__ import annotations
+
+import jax
+import jax.export
+import pytest
+
+from cfp.layouts.state import State
+from cfp.profile.job import Memory
+from cfp.profile.kinds import Kind, Option
+from cfp.profile.lower import lower
+from cfp.profile.memory import MemoryUse, memory_use
+from tests.profiling.cases import CASES, kinds, mesh, model, named, random_option, two_products
+
+F32 = 4
+A, B = 16 * 32 * F32, 32 * 24 * F32  # the parameters
+X = 64 * 16 * F32  # the data, kept for a's gradient
+HIDDEN, MASK = 64 * 32 * F32, 64 * 32  # relu's result, kept for b's gradient, and where it is > 0
+OUT = 64 * 24 * F32  # twice the result: the derivative of its square
+TOTAL = Memory(argument_bytes=10**6, output_bytes=1000, temporary_bytes=500, aliased_bytes=700)
+
+
+def use(kind: Kind, option: Option, memory: Memory = TOTAL, cut: int = 0) -> MemoryUse:
+    return memory_use(kind.cuts[cut], kind.layouts(option)[cut], memory)
+
+
+def parts(found: MemoryUse) -> tuple[int, int, int, int]:
+    kept = found.gradient_bytes, found.activation_bytes
+    return found.parameter_bytes, found.state_bytes, *kept
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "expected"),
+    [
+        # data parallel: parameters whole, rows split
+        (("rows", "rows"), State.BLOCK, (A + B, A + B, A + B, (X + HIDDEN + MASK + OUT) // 4)),
+        (
+            ("rows", "rows"),
+            State.ZERO1,
+            (A + B, (A + B) // 4, A + B, (X + HIDDEN + MASK + OUT) // 4),
+        ),
+        (
+            ("rows", "rows"),
+            State.FSDP,
+            ((A + B) // 4, (A + B) // 4, (A + B) // 4, (X + HIDDEN + MASK + OUT) // 4),
+        ),
+        # columns: parameters split, the data whole
+        (
+            ("columns", "columns"),
+            State.BLOCK,
+            ((A + B) // 4, (A + B) // 4, (A + B) // 4, X + (HIDDEN + MASK + OUT) // 4),
+        ),
+        # megatron: the second product sums, its result is whole
+        (
+            ("columns", "contracted"),
+            State.BLOCK,
+            ((A + B) // 4, (A + B) // 4, (A + B) // 4, X + (HIDDEN + MASK) // 4 + OUT),
+        ),
+    ],
+)
+def test_two_products(
+    names: tuple[str, str], state: State, expected: tuple[int, int, int, int]
+) -> None:
+    (kind,) = kinds(two_products())
+    assert parts(use(kind, named(kind, *names, state=state))) == expected
+
+
+def test_on_two_axes() -> None:
+    (kind,) = kinds(two_products((2, 2)))
+    option = named(kind, "rows+columns", "rows+contracted")
+    found = use(kind, option)
+    assert found.parameter_bytes == found.state_bytes == (A + B) // 2
+    assert found.activation_bytes == X // 2 + (HIDDEN + MASK) // 4 + OUT // 2
+    split = use(kind, Option(option.combo, State.FSDP))
+    assert split.parameter_bytes == split.state_bytes == (A + B) // 4
+
+
+def test_scratch_is_the_rest() -> None:
+    (kind,) = kinds(two_products())
+    option = named(kind, "rows", "rows")
+    found = use(kind, option)
+    assert found.total_bytes == 10**6 + 1000 + 500 - 700
+    assert found.kept_bytes == sum(parts(found))
+    assert found.scratch_bytes == found.total_bytes - found.kept_bytes
+    assert use(kind, option, Memory(10, 0, 0, 0)).scratch_bytes == 0
+
+
+def test_of_a_loop_every_iteration_keeps_its_activations() -> None:
+    option = Option((0, 0, 0, 0))
+    few, many = (
+        use(kinds(model("llama", layers=n, scan=True, checkpoint=True))[1], option) for n in (2, 7)
+    )
+    assert many.activation_bytes * 2 == few.activation_bytes * 7
+    assert few.activation_bytes > 0
+    assert many.parameter_bytes == few.parameter_bytes
+    assert many.scratch_bytes == few.scratch_bytes, "one iteration's"
+
+
+def test_parameters_of_a_loop_are_counted_once_and_whole() -> None:
+    """The slices in an iteration are part of the stacks outside."""
+    kind = kinds(model("llama", layers=7, scan=True, checkpoint=True))[1]
+    option = Option((0, 0, 0, 0))
+    both = use(kind, option).plus(use(kind, option, cut=1))
+    unrolled = use(kinds(model("llama", layers=7))[1], option)
+    assert both.parameter_bytes == 7 * unrolled.parameter_bytes
+    assert both.state_bytes == 7 * unrolled.state_bytes
+    assert both.gradient_bytes == 7 * unrolled.gradient_bytes
+
+
+def test_plus() -> None:
+    one, two = MemoryUse(1, 2, 3, 4, 50, 60), MemoryUse(10, 20, 30, 40, 5, 106)
+    assert one.plus(two) == MemoryUse(11, 22, 33, 44, 50, 106)
+    assert one.plus(two) == two.plus(one)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_splitting_state_saves_memory(name: str) -> None:
+    for kind in kinds(CASES[name]()):
+        for seed in range(2):
+            option = random_option(kind, seed)
+            block, zero1, fsdp = (
+                use(kind, Option(option.combo, state), cut=len(kind.cuts) - 1) for state in State
+            )
+            assert fsdp.parameter_bytes <= block.parameter_bytes == zero1.parameter_bytes
+            assert zero1.state_bytes <= block.state_bytes
+            assert fsdp.state_bytes <= block.state_bytes
+            whole = sum(
+                kind.cuts[-1].graph.values[v].size_bytes
+                for v in kind.cuts[-1].blocks.parameters & set(kind.cuts[-1].graph.inputs)
+            )
+            assert whole // 4 <= fsdp.parameter_bytes <= whole
+
+
+def test_the_compiler_agrees() -> None:
+    """Arguments are parameters, state and the data; results replace the first two."""
+    (kind,) = kinds(two_products())
+    (cut,) = kind.cuts
+    option = named(kind, "rows", "rows", state=State.ZERO1)
+    (layouts,) = kind.layouts(option)
+    exported = jax.export.deserialize(bytearray(lower(cut, layouts, mesh((4,)))))
+    shapes = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+        for aval, sharding in zip(
+            exported.in_avals, exported.in_shardings_jax(mesh((4,))), strict=True
+        )
+    ]
+    stats = jax.jit(exported.call).lower(*shapes).compile().memory_analysis()
+    found = use(kind, option)
+    expected = found.parameter_bytes + found.state_bytes + X // 4
+    assert stats.argument_size_in_bytes == expected
