@@ -23,7 +23,7 @@ class InProcessRunner:
     def __init__(self, mesh: Mesh, compile_threads: int | None = None) -> None:
         self._done: queue.SimpleQueue[Compiled | Failed] = queue.SimpleQueue()
         self._under_way: set[str] = set()
-        self._session = Session(mesh, compile_threads or default_threads(), self._done.put)
+        self._session = Session(mesh, compile_threads or default_threads(mesh), self._done.put)
 
     def submit(self, job: Job) -> None:
         self._under_way.add(job.key)

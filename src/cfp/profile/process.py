@@ -62,7 +62,7 @@ class ProcessRunner:
         compile_timeout_s: float = 600.0,
     ) -> None:
         self._spec = mesh_spec(mesh)
-        self._threads = compile_threads or default_threads()
+        self._threads = compile_threads or default_threads(mesh)
         # -P: the directory we happen to be in is not a place to import from
         self._command = command or [sys.executable, "-P", "-m", "cfp.profile.worker"]
         self._compile_timeout_s = compile_timeout_s

@@ -201,10 +201,13 @@ class Session:
             self._emit(Compiled(key, seconds, executable.memory))
 
 
-def default_threads() -> int:
-    """How many threads compile: all cores but one, which runs programs; memory allows a few."""
+def default_threads(mesh: Mesh) -> int:
+    """How many threads compile: all cores where programs do not run meanwhile (on CPU devices),
+    else all but one; memory allows a few."""
     affinity = getattr(os, "sched_getaffinity", None)  # what a container leaves us; Linux only
-    return max(1, min(8, (len(affinity(0)) if affinity else os.cpu_count() or 1) - 1))
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    device: Any = mesh.devices.flat[0]
+    return max(1, min(8, cores if device.platform == "cpu" else cores - 1))
 
 
 def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
