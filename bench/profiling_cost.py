@@ -31,10 +31,10 @@ from cfp.profile.profiler import Scope, measure
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "profiling_cost.md"
-ALL = 100
+ALL = 81
 DEVICES = 4
 LAYERS = {"bert": 3, "gpt": 3, "llama": 3, "moe": 4}
-SHAPE: dict[str, Any] = {"seq": 64, "batch": 8}
+SHAPE: dict[str, Any] = {"seq": 32, "batch": 8}
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ def test_units_are_powers(count: int, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GiB", "-1GB", "1e3", "12XB", "1.GiB", ".5GB", "1 2GB", "12Gi", "12G", "nan", "1_0"]
+    "text",
+    ["", "GiB", "-1GB", "1e3", "12XB", "1.GiB", ".5GB", "1 2GB", "12Gi", "12G", "nan", "1_0"],
 )
 def test_anything_else_is_refused_with_the_way_out(text: str) -> None:
     with pytest.raises(CfpError, match="is not an amount of memory: write 12GiB, 500MB or bytes"):

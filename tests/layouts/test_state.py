@@ -62,7 +62,7 @@ def layouts(analysis: Any, combo: tuple[int, ...], state: State) -> Any:
     pairs = find_pairs(graph, blocks.parameters)
     shape = blocks.mesh_shape
     strategies = [block.strategies(shape) for block in blocks.blocks]
-    chosen = [each[i % len(each)] for each, i in zip(strategies, itertools.cycle(combo))]  # noqa: B905
+    chosen = [each[i % len(each)] for each, i in zip(strategies, itertools.cycle(combo))]
     found = propagate_state(graph, blocks, chosen, shape, state, pairs=pairs)
     check_layouts(graph, blocks, found, pairs)
     if state is State.BLOCK:
@@ -80,7 +80,7 @@ STEPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("combo", [(0,), (1, 2), (2, 0, 1)], ids=str)
+@pytest.mark.parametrize("combo", [(0, 1), (2, 0, 1)], ids=str)
 def test_states_of_whole_steps(name: str, combo: tuple[int, ...]) -> None:
     analysis = STEPS[name]()
     graph, blocks = analysis.graph, analysis.grouping
@@ -119,9 +119,7 @@ def test_held_arguments_stay_held() -> None:
     position = graph.input_paths.index("params['a']")
     strategies = [block.strategies((4,))[0] for block in blocks.blocks]
     for state in State:
-        found = propagate_state(
-            graph, blocks, strategies, (4,), state, held={position: (None,)}
-        )
+        found = propagate_state(graph, blocks, strategies, (4,), state, held={position: (None,)})
         assert found.inputs[position] == (None,)
 
 

@@ -89,7 +89,9 @@ def named(kind: Kind, *names: str, state: State = State.BLOCK) -> Option:
 
 def mesh(mesh_shape: tuple[int, ...]) -> Mesh:
     count = int(np.prod(mesh_shape))
-    return Mesh(np.array(jax.devices()[:count]).reshape(mesh_shape), tuple("xyz"[: len(mesh_shape)]))
+    return Mesh(
+        np.array(jax.devices()[:count]).reshape(mesh_shape), tuple("xyz"[: len(mesh_shape)])
+    )
 
 
 CASES: dict[str, Callable[[], Analysis]] = {

@@ -63,8 +63,9 @@ def measured(
     effort: Effort = EFFORT,
     progress: Progress | None = None,
     budget_s: float | None = None,
+    exhaustive: bool = True,
 ) -> Profile:
-    """Every option of the step."""
+    """Every option of the step, or those that may be best."""
     analysis = analysed() if analysis is None else analysis
     with Store.open(folder) as store:
         return measure(
@@ -72,7 +73,7 @@ def measured(
             mesh_of(*analysis.mesh_shape),
             runner,
             store,
-            scope=Scope(exhaustive=True, budget_s=budget_s),
+            scope=Scope(exhaustive=exhaustive, budget_s=budget_s),
             effort=effort,
             progress=progress or Progress(),
         )

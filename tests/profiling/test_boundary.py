@@ -148,7 +148,6 @@ def test_resharding_is_what_differs(analysis: Any) -> None:
 EVERY = {
     **CASES,
     "gpt, 4 layers": lambda: model("gpt", layers=4),
-    "bert, 4 layers": lambda: model("bert", layers=4),
     "moe, scan": lambda: model("moe", layers=6, scan=True),
     "accumulate": lambda: foreign("accumulate"),
     "rnn": lambda: foreign("rnn"),
@@ -172,7 +171,8 @@ def test_nothing_that_is_read_is_forgotten(name: str) -> None:
 
 def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
     """(segment, cut, position, value) of what comes from another segment, or from another program
-    of the same one without a link. Occurrences whose program is not quite the kind's are left out.
+    of the same one without a link. Occurrences whose program is not quite the kind's (the first
+    layer may also compute what all share) are left out on both sides: their ends are a guess.
     """
     graph = analysis.graph
     cutter = Cutter(graph, analysis.grouping, analysis.cut)
@@ -181,6 +181,10 @@ def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
     for segment in analysis.segments:
         for i, program in enumerate(cutter.programs(segment.index)):
             cuts[segment.index, i] = extract(graph, analysis.grouping, program, pairs)
+    usual = {
+        (segment, i): types(cut) == types(kinds(analysis)[analysis.segments[segment].kind].cuts[i])
+        for (segment, i), cut in cuts.items()
+    }
     makers = {value: place for place, cut in cuts.items() for value in cut.outputs}
     homes: dict[int, tuple[int, int]] = {}
     for place, cut in cuts.items():
@@ -194,7 +198,7 @@ def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
         linked = {link.inside for link in kind.slices}
         if i == 1:
             linked = {link.outside for link in (*kind.slices, *kind.stacks)}
-        if types(cut) != types(kind.cuts[i]):
+        if not usual[segment, i]:
             continue
         for position, value in enumerate(cut.inputs):
             tensor = graph.values[value]
@@ -203,8 +207,8 @@ def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
             for origin in origins(analysis, value):
                 found = makers.get(origin)
                 if found is None and origin in graph.inputs:
-                    found = homes[origin] if origin in homes else None
-                if found is not None and found != (segment, i):
+                    found = homes.get(origin)
+                if found is not None and found != (segment, i) and usual[found]:
                     yield segment, i, position, value
 
 
@@ -215,7 +219,9 @@ def origins(analysis: Analysis, value: int) -> Iterator[int]:
         if equation.primitive not in LOOP_PRIMITIVES:
             break
         if equation.primitive == LOOP_ENTER:
-            (carry,) = [pair for loop in graph.loops for pair in loop.carries if pair[0] == producer]
+            (carry,) = [
+                pair for loop in graph.loops for pair in loop.carries if pair[0] == producer
+            ]
             yield graph.equations[carry[1]].inputs[0]
         value = equation.inputs[0]
     yield value

@@ -59,17 +59,23 @@ def worker(**settings: float) -> Iterator[ProcessRunner]:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Names:
-    """What an undisturbed run measures."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile]:
     folder = tmp_path_factory.mktemp("reference")
     heard = Heard()
     with worker() as runner:
         profile = measured(runner, folder, progress=heard)
+    assert heard.lost_for == []
+    return folder, profile
+
+
+@pytest.fixture(scope="module")
+def reference(undisturbed: tuple[Path, Profile]) -> Names:
+    """What an undisturbed run measures."""
+    folder, profile = undisturbed
     found = names(folder)
     assert profile.complete
     assert len(found) == 2 + 9
     assert failures(folder) == {}
-    assert heard.lost_for == []
     assert len(profile.segments[0].costs) == profile.segments[0].kind.space == 9
     return found
 
@@ -269,14 +275,13 @@ def test_two_planners_at_once(tmp_path: Path, reference: Names) -> None:
     assert theirs.union(mine) == {*reference.values()}
 
 
-def test_the_second_run_needs_no_worker(tmp_path: Path, reference: Names) -> None:
+def test_the_second_run_needs_no_worker(undisturbed: tuple[Path, Profile]) -> None:
+    folder, first = undisturbed
+    start = time.monotonic()
     with worker() as runner:
-        first = measured(runner, tmp_path)
-        runner.close()
-        start = time.monotonic()
-        second = measured(runner, tmp_path)
+        second = measured(runner, folder)
         assert runner._worker is None  # not even started
     assert time.monotonic() - start < 5
-    assert (second.compiled, second.loaded) == (0, len(reference))
+    assert (second.compiled, second.loaded) == (0, 11)
     assert second.segments[0].costs == first.segments[0].costs
     assert (second.base_s, second.each_s) == (first.base_s, first.each_s)

@@ -157,7 +157,9 @@ LOWERED: list[tuple[str, Any, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "index", "seed"), [x[1:] for x in LOWERED], ids=[*zip(*LOWERED)][0])
+@pytest.mark.parametrize(
+    ("make", "index", "seed"), [x[1:] for x in LOWERED], ids=[x[0] for x in LOWERED]
+)
 def test_a_lowered_program_computes_the_same(make: Any, index: int, seed: int) -> None:
     analysis: Analysis = make()
     kind = kinds(analysis)[index]

@@ -162,7 +162,7 @@ class _Profiler:
         cost = self._cost(kind, option)
         if cost is None:
             return option.combo, None, False
-        return option.combo, cost.at_least_s if cost.rough else cost.time_s, cost.rough
+        return option.combo, max(cost.at_least_s if cost.rough else cost.time_s, 1e-6), cost.rough
 
     def _states(self) -> None:
         states = [state for state in self.scope.states if state is not State.BLOCK]
