@@ -202,7 +202,6 @@ def test_clearly_slower_than_the_best_of_its_group(clock: Clock, tmp_path: Path)
     assert runner.ran().count("slow") == 3
     assert runner.ran().count("twice") == 6
     assert stored(tmp_path)["slow"].at_least_s == 4.0
-    assert campaign.best_s("g") == 1.0
 
 
 def test_the_best_may_come_from_the_store(clock: Clock, tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def test_all_contractions_of_a_cut_are_accounted_for(name: str) -> None:
     ("name", "depths"),
     [
         ("gpt", (2, 4, 7)),
-        ("bert", (2, 4, 7)),
-        ("llama", (2, 4, 7)),
+        ("bert", (2, 7)),
+        ("llama", (2, 7)),
     ],
 )
 def test_the_depth_of_a_model_changes_no_program(name: str, depths: tuple[int, ...]) -> None:
@@ -161,7 +161,7 @@ def test_the_depth_of_a_model_changes_no_program(name: str, depths: tuple[int, .
     for layers in depths:
         cuts = [kind.cuts for kind in kinds(model(name, layers=layers))]
         found.append([program_digest(cut) for (cut,) in cuts])
-    assert found[0] == found[1] == found[2]
+    assert all(digests == found[0] for digests in found)
 
 
 def test_the_depth_of_a_moe_changes_only_its_experts() -> None:

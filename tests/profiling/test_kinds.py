@@ -39,7 +39,7 @@ def test_random_options_lie_consistently(name: str) -> None:
             option = random_option(kind, seed)
             for cut, layouts in zip(kind.cuts, kind.layouts(option), strict=True):
                 check(cut, layouts)
-            if kind.chained is not None and seed == 0:
+            if kind.chained is not None and seed == 2:
                 check(kind.chained, kind.chained_layouts(option))
 
 

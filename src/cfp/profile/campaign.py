@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from cfp.errors import CfpError
 from cfp.profile.job import Compiled, Failed
-from cfp.profile.lock import exclusive
+from cfp.profile.lock import StillHeld, exclusive
 from cfp.profile.machine import Machine
 from cfp.profile.measurement import Measurement
 from cfp.profile.progress import Progress
@@ -55,6 +56,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self._anchor: Request | None = None
         self._anchor_s = 0.0
+        self._kept = ""  # stays in the worker: to be the anchor
         self._sent: set[str] = set()  # given to the worker
         self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
         self._strikes: dict[str, int] = {}
@@ -97,13 +99,11 @@ class Campaign:
 
     def set_anchor(self, request: Request) -> None:
         """All that is measured from here on runs in turn with this program."""
+        self._kept = request.key
         self.measure([request])
         found = self.known[request.key]
         if found.failed is None:
             self._anchor, self._anchor_s = request, found.usual_s
-
-    def best_s(self, group: str) -> float | None:
-        return self._best.get(group)
 
     def _load(self, requests: Iterable[Request]) -> None:
         requests = list(requests)
@@ -132,7 +132,7 @@ class Campaign:
     def _wave(self, wave: Wave, following: Wave) -> None:
         """Compiles and measures some programs."""
         anchor = () if self._anchor is None else (self._anchor,)
-        self._check_time()
+        self.check_time()
         self.progress.compiling([request.name for request in wave])
         self._submit((*anchor, *wave))
         self._collect({request.key for request in (*anchor, *wave)})
@@ -142,16 +142,23 @@ class Campaign:
                 self._write(request, Measurement(request.key, request.name, failed=answer.reason))
         if self.overlap:
             self._submit(following)
-        # not by mesh: a smaller one is of the same devices
-        with exclusive(self.machine.platform, waiting=self.progress.waiting):
-            # another planner may have measured some while we waited for our turn
-            self._load(request for request in wave if request.key not in self.known)
-            left = [request for request in wave if request.key not in self.known]
-            if left:
-                self.progress.running([request.name for request in left])
-                self._run(left)
-        keep = {request.key for request in (*anchor, *following)}
+        try:
+            with self._turn():
+                # another planner may have measured some while we waited for our turn
+                self._load(request for request in wave if request.key not in self.known)
+                left = [request for request in wave if request.key not in self.known]
+                if left:
+                    self.progress.running([request.name for request in left])
+                    self._run(left)
+        except StillHeld:
+            raise OutOfTime from None
+        keep = {self._kept, *(request.key for request in (*anchor, *following))}
         self._drop([request.key for request in wave if request.key not in keep])
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """The devices to ourselves. Not by mesh: a smaller one is of the same devices."""
+        waiting = self.progress.waiting
+        return exclusive(self.machine.platform, waiting=waiting, until=self.deadline)
 
     def _submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -162,7 +169,7 @@ class Campaign:
     def _collect(self, keys: set[str]) -> None:
         """Waits until all of them are compiled, or have failed to."""
         while not keys <= self._ready.keys():
-            for answer in self.runner.finished(min(1.0, self._check_time())):
+            for answer in self.runner.finished(min(1.0, self.check_time())):
                 self._ready[answer.key] = answer
                 if isinstance(answer, Compiled) and answer.seconds > 0:
                     self.compiled += 1
@@ -227,8 +234,8 @@ class Campaign:
         self._strikes[request.key] = self._strikes.get(request.key, 0) + 1
         return self._strikes[request.key]
 
-    def _check_time(self) -> float:
-        """Seconds left."""
+    def check_time(self) -> float:
+        """Seconds left; raises `OutOfTime` if there are none."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise OutOfTime

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -20,11 +21,19 @@ from cfp.errors import CfpError
 _POLL_S = 0.05
 
 
+class StillHeld(Exception):
+    """Another process has the lock, and time is up."""
+
+
 @contextmanager
-def exclusive(name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def exclusive(
+    name: str, *, waiting: Callable[[], None] | None = None, until: float = math.inf
+) -> Iterator[None]:
     """Holds the lock of that name; blocks until it is free. A holder must not ask for it again.
 
-    `waiting` is called once, if another holds it. Ctrl-C ends the wait.
+    `waiting` is called once, if another holds it. Ctrl-C ends the wait, and so does the time
+    `until` (of `time.monotonic()`), with `StillHeld`. Who lets go waits a little before asking
+    again, so that others get their turn.
     """
     told = False
 
@@ -37,6 +46,8 @@ def exclusive(name: str, *, waiting: Callable[[], None] | None = None) -> Iterat
                 if waiting is not None and not told:
                     told = True
                     waiting()
+                if time.monotonic() >= until:
+                    raise StillHeld from None
                 time.sleep(_POLL_S)
 
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
@@ -50,6 +61,7 @@ def exclusive(name: str, *, waiting: Callable[[], None] | None = None) -> Iterat
         ) from error
     with _holding(descriptor):
         yield
+    time.sleep(2 * _POLL_S)
 
 
 @contextmanager

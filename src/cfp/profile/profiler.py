@@ -45,6 +45,7 @@ from cfp.profile.turns import Effort, OutOfTime
 
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
+LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried chained, or with their state split
 
 
@@ -121,11 +122,14 @@ class _Profiler:
             ("reshardings", self._reshard),
             ("the fastest options twice in a row", self._chain),
         ]
-        for name, stage in stages:
+        for i, (name, stage) in enumerate(stages):
             try:
                 stage()
             except OutOfTime:
                 self.missing.append(name)
+                if stage == self._first:  # nothing to go on with
+                    self.missing += [later for later, _ in stages[i:]]
+                    break
         return self._profile()
 
     def _overhead(self) -> None:
@@ -140,7 +144,10 @@ class _Profiler:
     def _explore(self) -> None:
         if self.scope.exhaustive:
             sample = self.scope.sample
-            self._measure((kind, option) for kind in self.kinds for option in _all(kind, sample))
+            for kind in self.kinds:
+                options = iter(_all(kind, sample))
+                while some := list(itertools.islice(options, LAID_OUT)):
+                    self._measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
         explorers = {kind.index: _explorer(kind) for kind in self.kinds}

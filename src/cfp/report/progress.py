@@ -61,7 +61,9 @@ class TerminalProgress(Progress):
         self._done += 1
         self.kept += 1
         if measurement.failed is not None:
-            self.console.print(line(f"{measurement.name} does not run: {measurement.failed}"))
+            self.console.print(
+                line(f"{measurement.name} does not run: {measurement.failed}"), soft_wrap=True
+            )
         elif best_s is not None:
             segment = measurement.name.partition(":")[0]
             self._best = f", best {time_text(best_s)} ({segment})"
@@ -70,7 +72,7 @@ class TerminalProgress(Progress):
         self._say("waiting for another planner that measures on these devices", always=True)
 
     def lost(self, reason: str) -> None:
-        self.console.print(line(f"Worker lost ({reason}); starting another."))
+        self.console.print(line(f"Worker lost ({reason}); starting another."), soft_wrap=True)
 
     def _say(self, doing: str, always: bool = False) -> None:
         self._doing = doing
