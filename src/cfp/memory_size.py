@@ -17,4 +17,4 @@ def parse_memory(text: str) -> int:
     found = _TEXT.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNITS:
         raise CfpError(f"{text!r} is not an amount of memory: write 12GiB, 500MB or bytes.")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return round(float(found[1]) * _UNITS[found[2]])

@@ -31,7 +31,7 @@ def short(crossing: Crossing) -> Short:
 
 
 def test_neighbours_of_a_gpt_exchange_an_activation_and_a_cotangent() -> None:
-    layers = 5
+    layers = 4
     found = crossings(model("gpt", layers=layers))
     floats = Counter(short(c) for c in found if c.boundary.dtype == "float32")
     expected: list[Short] = []
@@ -45,7 +45,7 @@ def test_neighbours_of_a_gpt_exchange_an_activation_and_a_cotangent() -> None:
 
 
 def test_ends_are_where_the_programs_read_and_write() -> None:
-    analysis = model("gpt", layers=5)
+    analysis = model("gpt", layers=4)
     for crossing in crossings(analysis):
         what = crossing.boundary
         for end, segment in ((what.source, crossing.source), (what.target, crossing.target)):

@@ -43,11 +43,10 @@ def test_random_options_lie_consistently(name: str) -> None:
                 check(kind.chained, kind.chained_layouts(option))
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_random_options_on_two_axes(state: State) -> None:
+def test_random_options_on_two_axes() -> None:
     for analysis in (model("gpt", (2, 2)), model("llama", (2, 2), scan=True, checkpoint=True)):
         for kind in kinds(analysis):
-            option = random_option(kind, 7, state)
+            option = random_option(kind, kind.index)
             for cut, layouts in zip(kind.cuts, kind.layouts(option), strict=True):
                 check(cut, layouts)
 
@@ -152,7 +151,6 @@ LOWERED: list[tuple[str, Any, int, int]] = [
     ("dropout and keys, blocks", lambda: model("gpt"), 1, 0),
     ("zero1 head", lambda: model("gpt"), 2, 1),
     ("two axes, fsdp embedding with keys", lambda: model("gpt", (2, 2)), 0, 2),
-    ("two axes, dense layer", lambda: model("moe", (2, 2), layers=4), 1, 4),
     ("loop body", lambda: model("llama", scan=True, checkpoint=True), 1, 2),
 ]
 

@@ -126,7 +126,7 @@ def test_plus() -> None:
     assert one.plus(two) == two.plus(one)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["gpt", "bert", "llama"])
 def test_splitting_state_saves_memory(name: str) -> None:
     for kind in kinds(CASES[name]()):
         combo = random_option(kind, 1).combo

@@ -96,9 +96,11 @@ class Wants:
             if i != operand and value in self.known and value not in self.graph.constants
         ]
         dims = list(best.dims)
+        settled = equation.role is Role.UPDATE  # whole where the parameter is whole
         for sibling in siblings:
             for axis, dim in enumerate(sibling):
-                if splits(dim) and not splits(dims[axis]):
+                free = dims[axis] == OPEN if settled else not splits(dims[axis])
+                if splits(dim) and free:
                     dims[axis] = dim
         return Want(tuple(dims), best.weights, best.agreed)
 

@@ -16,7 +16,7 @@ from cfp.analysis import Analysis
 from cfp.layouts import Layout, Layouts
 from cfp.profile.kinds import Kind, shift_dims
 from cfp.profile.requests import Resharding
-from cfp.segments.program import Cutter
+from cfp.segments.program import Cutter, forward_loop
 from cfp.trace import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Role, is_key
 
 
@@ -77,9 +77,11 @@ class _Finder:
         cutter = Cutter(analysis.graph, analysis.grouping, analysis.cut)
         self._arguments: list[tuple[int, int, End]] = []  # (segment, value, end), in order
         self._made: dict[int, tuple[int, End]] = {}
+        self._loops: dict[tuple[int, int], int | None] = {}  # (segment, cut) -> its loop
         for segment in analysis.segments:
             for cut, program in enumerate(cutter.programs(segment.index)):
                 like = kinds[segment.kind].cuts[cut]
+                self._loops[segment.index, cut] = self._loop_of(program.equations)
                 for value, position in self._align(program.inputs, like.inputs):
                     end = End(segment.kind, cut, position, result=False)
                     self._arguments.append((segment.index, value, end))
@@ -98,8 +100,11 @@ class _Finder:
                 if found is None:  # from what the update shares: scalars, next to nothing
                     continue
                 source_segment, source = found
-                if source_segment == segment and not carried:
-                    continue  # the cuts of one segment are laid out together
+                if source_segment == segment and not carried and self._linked(source, target):
+                    continue  # laid out together
+                times = self._times(origin, self._loops[segment, target.cut], shift, carried)
+                if not times:  # a loop of one iteration
+                    continue
                 boundary = Boundary(
                     source,
                     target,
@@ -108,10 +113,33 @@ class _Finder:
                     shift,
                     self._what(origin, source),
                 )
-                trips = self.analysis.segments[segment].trips
-                inside = carried or shift
-                times = max(trips - int(carried), 1) if inside else 1
                 yield Crossing(source_segment, segment, boundary, times)
+
+    def _linked(self, source: End, target: End) -> bool:
+        kind = self.kinds[target.kind]
+        if source.cut == target.cut:
+            return True
+        if target.cut == 0:
+            return any(link.inside == target.position for link in kind.slices)
+        return any(link.outside == target.position for link in (*kind.slices, *kind.stacks))
+
+    def _loop_of(self, equations: Sequence[int]) -> int | None:
+        """The innermost of a program's loops; what it computes of constants may be outside."""
+        loops = {forward_loop(self.graph, self.graph.equations[e].loop) for e in equations}
+        return max(loops, key=lambda loop: len(self.graph.loop_path(loop)))
+
+    def _times(self, origin: int, loop: int | None, shift: int, carried: bool) -> int:
+        """Per step: in every iteration of the loops that both ends are in."""
+        graph = self.graph
+        if carried and loop is not None:
+            return graph.trips(loop) - graph.trips(graph.loops[loop].parent)
+        if shift < 0:
+            return graph.trips(loop)
+        producer = graph.values[origin].producer
+        made = forward_loop(graph, None if producer is None else graph.equations[producer].loop)
+        around = graph.loop_path(made)
+        shared = [inner for inner in graph.loop_path(loop) if inner in around]
+        return graph.trips(shared[-1] if shared else None)
 
     def _what(self, origin: int, source: End) -> str:
         producer = self.graph.values[origin].producer

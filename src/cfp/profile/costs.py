@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cfp.layouts import Layouts
 from cfp.profile.job import Shares
@@ -43,6 +44,8 @@ def cost_of(
         assert found.memory is not None
         uses.append(memory_use(cut, lie, found.memory))
     memory = uses[0]
+    if len(uses) > 1:  # an iteration's slices are part of the stacks outside
+        memory = replace(memory, parameter_bytes=0)
     for use in uses[1:]:
         memory = memory.plus(use)
     return Cost(

@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def program_digest(cut: Extract) -> str:
-    """Equations, shapes, dtypes, constants, what goes round, and how often it happens."""
+    """Equations, shapes, dtypes, constants, and what goes round."""
     return _hash("\n".join(_lines(cut)))
 
 

@@ -48,8 +48,8 @@ class Kind:
 
     `cuts` are its programs, the loop's body first. `chained` is two neighbours in one program,
     where the segment occurs twice in a row outside loops. `slices` link arguments of the second
-    cut to arguments of the first (stacked parameters), `stacks` arguments of the second to results
-    of the first (stacked gradients).
+    cut to arguments of the first (stacked parameters, and what the loop reads whole), `stacks`
+    arguments of the second to results of the first (stacked gradients).
     """
 
     index: int
@@ -180,6 +180,8 @@ def _links(graph: Graph, cuts: tuple[Extract, ...]) -> tuple[tuple[Link, ...], t
     slices: list[Link] = []
     stacks: list[Link] = []
     for position, value in enumerate(cuts[1].inputs):
+        if value in arguments:  # what the loop closes over
+            slices.append(Link(position, arguments[value], 0))
         for reader in graph.readers[value]:
             equation = graph.equations[reader]
             if equation.primitive == LOOP_SLICE and equation.outputs[0] in arguments:

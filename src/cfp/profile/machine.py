@@ -69,7 +69,8 @@ class Machine:
 
 def _flags() -> tuple[str, ...]:
     words = " ".join(os.environ.get(name, "") for name in FLAGS)
-    return tuple(sorted(set(_COUNT.sub("", words).split())))
+    last = {word.partition("=")[0]: word for word in _COUNT.sub("", words).split()}
+    return tuple(sorted(last.values()))
 
 
 def _cpu() -> str:

@@ -68,11 +68,12 @@ def memory_use(cut: Extract, layouts: Layouts, memory: Memory) -> MemoryUse:
         for value in equation.inputs:
             producer = graph.values[value].producer
             made = None if producer is None else graph.equations[producer].role
-            if value in graph.constants or value in parameters or value in state:
+            known = value in parameters or value in state or not graph.values[value].shape
+            if known or value in graph.constants:
                 continue
             if equation.role is Role.BACKWARD and made is Role.FORWARD:
                 kept.add(value)
-            elif equation.role is Role.UPDATE and made is Role.BACKWARD:
+            elif equation.role is Role.UPDATE and (made is Role.BACKWARD or value in inputs):
                 gradients.add(value)
     kept |= {v for v in inputs - parameters - state if _needed_later(cut, v)}
     fixed = size(parameters) + size(state)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from cfp.blocks import Blocks
 from cfp.segments.segment import Phase
-from cfp.trace import Equation, Graph, Role
+from cfp.trace import LOOP_PRIMITIVES, Equation, Graph, Role
 
 Home = dict[int, tuple[int | None, Phase]]
 
@@ -54,6 +54,7 @@ class _Backward:
         self.last = max(segment_of_block)
         self.home: dict[int, int] = {}
         self._touching: dict[int, list[int]] = {}
+        self._varying = _varying(graph)
         self._ranges = self._loop_ranges(segment_of_block)
 
     def run(self) -> dict[int, int]:
@@ -80,10 +81,8 @@ class _Backward:
             producer = graph.values[value].producer
             if producer is not None and producer in self.home:
                 ceiling = min(ceiling, self.home[producer])
-            elif value not in graph.constants:
+            elif value in self._varying:
                 residuals.append(self.blocks.recomputed.same.get(value, value))
-        if _is_barrier(equation):
-            return ceiling  # for now: it only hands on what a checkpoint reads
         matched = self.blocks.matched.get(equation.index)
         if matched is not None:
             return min(ceiling, self.forward[matched])
@@ -126,6 +125,15 @@ class _Backward:
             return segment
         first, last = self._ranges[equation.loop]
         return max(first, min(last, segment))
+
+
+def _varying(graph: Graph) -> set[int]:
+    """Values that depend on an argument: an equal constant in another layer says nothing."""
+    varying = set(graph.inputs)
+    for equation in graph.equations:
+        if equation.primitive in LOOP_PRIMITIVES or not varying.isdisjoint(equation.inputs):
+            varying.update(equation.outputs)
+    return varying
 
 
 def _is_barrier(equation: Equation) -> bool:

@@ -81,7 +81,7 @@ class Cutter:
         by_rate: dict[int | None, list[int]] = {}
         for index in indices:
             for e in self._own[index]:
-                by_rate.setdefault(_forward_loop(graph, graph.equations[e].loop), []).append(e)
+                by_rate.setdefault(forward_loop(graph, graph.equations[e].loop), []).append(e)
         depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
         return tuple(
             _program(graph, self.blocks, indices, graph.trips(loop), by_rate[loop], self._fixed)
@@ -126,7 +126,7 @@ def _with(graph: Graph, equations: list[int], fixed: set[int]) -> list[int]:
     return sorted(needed)
 
 
-def _forward_loop(graph: Graph, loop: int | None) -> int | None:
+def forward_loop(graph: Graph, loop: int | None) -> int | None:
     if loop is None:
         return None
     twin = graph.loops[loop].twin
