@@ -357,7 +357,7 @@ def test_the_snippets_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_command_shows_a_line_to_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("analyze", "template", "explain", "verify"):
+    for command in ("analyze", "profile", "template", "explain", "verify", "cache"):
         code, out, _ = run(capsys, command, "--help")
         assert code == 0
         assert f"    cfp {command} " in out
