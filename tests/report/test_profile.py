@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.profiling.chain import best_chain, chain_cost
 from rich.console import Console
 
-from bench.profiling.chain import best_chain, chain_cost
 from cfp.profile import Cost, Option, Profile, SegmentProfile
 from cfp.profile.job import Shares
 from cfp.profile.memory import MemoryUse
