@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -97,7 +98,7 @@ def full_steps(
         jax.block_until_ready(jitted(*placed))
         return jitted, placed
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         runners = list(pool.map(ready, plans))
     times: list[list[float]] = [[] for _ in plans]
     for round_ in range(WARM + ROUNDS):
