@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfp.profile.costs import cost_of
+from cfp.profile.costs import cost_of, cost_of_two, fixed_part
 from cfp.profile.job import Memory, Shares
 from cfp.profile.kinds import Kind, Option
 from cfp.profile.measurement import Measurement
@@ -90,24 +90,24 @@ def test_definitions_hold_of_any(found: Measurement) -> None:
         assert total == pytest.approx(found.time_s, abs=1e-9)
 
 
-def cost(
-    *measured: Measurement,
-    chained: Measurement | None = None,
-    between_s: float | None = 0.0,
-    kind: Kind | None = None,
-) -> Cost:
+def cost(*measured: Measurement, kind: Kind | None = None) -> Cost:
     kind = kinds(two_products())[0] if kind is None else kind
-    option = Option((0,) * len(kind.strategies))
-    return cost_of(kind, kind.layouts(option), measured, chained, between_s)
+    return cost_of(kind, kind.layouts(Option((0,) * len(kind.strategies))), measured)
 
 
-# alone: median 10, spread 0.5
+def two(both: Measurement, between_s: float = 0.0, fixed_s: float = 0.0) -> Cost:
+    kind = kinds(model("gpt"))[1]
+    layouts = kind.chained_layouts(Option((0, 0, 0, 0)))
+    return cost_of_two(kind, layouts, both, between_s=between_s, fixed_s=fixed_s)
+
+
+# median 10, spread 0.5
 ALONE = measurement(9.5, 10.0, 10.5, 9.0, 11.0)
 
 
-def test_alone_a_segment_costs_what_was_measured() -> None:
+def test_a_segment_costs_what_was_measured() -> None:
     found = cost(ALONE)
-    assert (found.time_s, found.alone_s, found.at_least_s, found.spread_s) == (10, 10, 9, 0.5)
+    assert (found.time_s, found.at_least_s, found.spread_s) == (10, 9, 0.5)
     assert found.compute_s == 10
     assert found.communication_s == 0
     assert not found.rough
@@ -115,59 +115,55 @@ def test_alone_a_segment_costs_what_was_measured() -> None:
     assert found.memory == memory_use(kind.cuts[0], kind.layouts(Option((0, 0)))[0], MEMORY)
 
 
+def test_one_of_two_in_a_row_costs_half_of_what_is_theirs() -> None:
+    both = replace(ALONE, shares=Shares(3.0, 1.5, 0.5))
+    found = two(both, between_s=1.0, fixed_s=3.0)
+    assert (found.time_s, found.at_least_s, found.spread_s) == (3.0, 2.5, 0.25)
+    assert found.compute_s == pytest.approx(1.8)
+    assert found.communication_s == pytest.approx(1.2)
+    assert two(both).time_s == 5
+    assert two(both, between_s=20.0).time_s == 0
+    assert two(replace(both, cut=True)).rough
+    assert two(ALONE).shares is None
+
+
+def test_memory_of_one_of_two_is_near_that_of_one_alone() -> None:
+    kind = kinds(model("gpt"))[1]
+    option = Option((0, 0, 0, 0))
+    plenty = Memory(2**30, 0, 0, 0)
+    one = memory_use(kind.cuts[0], kind.layouts(option)[0], plenty)
+    half = two(replace(ALONE, memory=plenty)).memory
+    assert half.parameter_bytes == one.parameter_bytes
+    assert half.state_bytes == one.state_bytes
+    assert half.gradient_bytes == one.gradient_bytes
+    assert half.activation_bytes == pytest.approx(one.activation_bytes, rel=0.05)
+    assert half.total_bytes == half.kept_bytes + half.scratch_bytes
+
+
 @pytest.mark.parametrize(
-    ("chained_s", "between_s", "expected"),
+    ("pairs", "expected"),
     [
-        (16.0, 0.0, 6.0),  # the second adds 6
-        (16.0, 1.0, 5.0),  # of which 1 is resharding between them
-        (25.0, 0.0, 15.0),  # or more than one alone
-        (25.0, 5.0, 10.0),  # explained by the resharding
-        (19.5, 0.0, 10.0),  # within the noise
-        (20.9, 0.0, 10.0),
-        (18.9, 0.0, 8.9),  # just beyond twice the spread of 0.5
-        (9.0, 0.0, 10.0),  # less than nothing is no cost
-        (10.0, 0.0, 10.0),
-        (12.0, 3.0, 10.0),
-        (16.0, None, 10.0),  # the resharding is not known
+        ([], 0.0),
+        ([(7.0, 13.0, 0.0)], 1.0),  # two take less than twice one: 1 is there once
+        ([(7.0, 15.0, 0.0)], 0.0),  # more: nothing is
+        ([(7.0, 15.0, 3.0)], 2.0),  # of which 3 are resharding
+        ([(7.0, 13.0, 0.0), (7.0, 11.0, 0.0), (7.0, 12.0, 0.0)], 2.0),
     ],
 )
-def test_the_marginal_cost_counts_beyond_noise(
-    chained_s: float, between_s: float | None, expected: float
-) -> None:
-    found = cost(ALONE, chained=measurement(chained_s), between_s=between_s)
-    assert found.time_s == pytest.approx(expected)
-    assert found.alone_s == 10
-    assert found.at_least_s == 9
-
-
-def test_noise_is_of_both() -> None:
-    wild = measurement(12.0, 14.0, 16.0, 18.0, 20.0)  # spread 2: noise 2 * hypot(0.5, 2)
-    assert cost(ALONE, chained=wild).time_s == 10
-    calmer = measurement(14.0, 15.0, 16.0, 17.0, 18.0)  # spread 1: noise 2.2
-    assert cost(ALONE, chained=calmer).time_s == 6
-
-
-def test_a_chain_that_does_not_run_says_nothing() -> None:
-    failed = Measurement("key", "name", failed="no")
-    assert cost(ALONE, chained=failed).time_s == 10
+def test_the_fixed_part(pairs: list[tuple[float, float, float]], expected: float) -> None:
+    found = [(measurement(one), measurement(both), between) for one, both, between in pairs]
+    assert fixed_part(found) == expected
 
 
 @settings(FAST, max_examples=60)
-@given(
-    measurements.filter(lambda m: m.runs_s),
-    st.none() | measurements.filter(lambda m: m.runs_s or m.failed is not None),
-    st.none() | seconds,
-)
-def test_costs_are_never_negative(
-    alone: Measurement, chained: Measurement | None, between_s: float | None
-) -> None:
-    alone = replace(alone, memory=MEMORY, failed=None)
-    found = cost(alone, chained=chained, between_s=between_s)
-    assert found.time_s >= 0
-    assert found.alone_s == alone.time_s
-    if found.shares is not None and found.alone_s > 1e-6:
-        total = found.compute_s + found.communication_s
-        assert total == pytest.approx(found.time_s, rel=1e-6, abs=1e-9)
+@given(measurements.filter(lambda m: m.runs_s), seconds, seconds)
+def test_costs_are_never_negative(found: Measurement, between_s: float, fixed_s: float) -> None:
+    found = replace(found, memory=MEMORY, failed=None)
+    for made in (cost(found), two(found, between_s, fixed_s)):
+        assert 0 <= made.at_least_s <= made.time_s
+        if made.shares is not None and found.time_s > 1e-6:
+            total = made.compute_s + made.communication_s
+            assert total == pytest.approx(made.time_s, rel=1e-6, abs=1e-9)
 
 
 def test_programs_count_as_often_as_they_run() -> None:
@@ -175,7 +171,7 @@ def test_programs_count_as_often_as_they_run() -> None:
     body = measurement(1.0, 2.0, 3.0, shares=Shares(3.0, 1.0, 0.0))
     once = measurement(4.0, 5.0, 6.0, shares=Shares(1.0, 0.0, 1.0))
     found = cost(body, once, kind=kind)
-    assert found.alone_s == found.time_s == 7 * 2 + 5
+    assert found.time_s == 7 * 2 + 5
     assert found.at_least_s == 7 * 1 + 4
     assert found.spread_s == pytest.approx(((7 * 0.5) ** 2 + 0.5**2) ** 0.5)
     assert found.shares == Shares(7 * 1.5 + 2.5, 7 * 0.5, 2.5)
@@ -184,15 +180,6 @@ def test_programs_count_as_often_as_they_run() -> None:
     assert found.memory.state_bytes == uses[0].state_bytes + uses[1].state_bytes
     assert found.memory.activation_bytes == uses[0].activation_bytes + uses[1].activation_bytes
     assert found.memory.scratch_bytes == max(use.scratch_bytes for use in uses)
-
-
-def test_shares_are_of_the_time_that_counts() -> None:
-    alone = replace(ALONE, shares=Shares(3.0, 1.5, 0.5))
-    found = cost(alone, chained=measurement(15.0))
-    assert found.time_s == 5
-    assert found.shares == Shares(3.0, 1.5, 0.5)
-    assert (found.compute_s, found.communication_s) == (3.0, 2.0)
-    assert cost(alone).shares == Shares(6.0, 3.0, 1.0)
 
 
 def test_shares_are_unknown_where_one_is() -> None:

@@ -105,7 +105,7 @@ def test_a_loop_needs_as_much_as_its_layers_unrolled() -> None:
     loop = kinds(model("llama", layers=7, scan=True, checkpoint=True))[1]
     option = Option((0, 0, 0, 0))
     runs = [Measurement("key", "name", (1.0,), memory=TOTAL)] * 2
-    found = cost_of(loop, loop.layouts(option), runs, None, None).memory
+    found = cost_of(loop, loop.layouts(option), runs).memory
     unrolled = use(kinds(model("llama", layers=7))[1], option)
     assert found.parameter_bytes == 7 * unrolled.parameter_bytes
     assert found.state_bytes == 7 * unrolled.state_bytes
@@ -124,6 +124,10 @@ def test_plus() -> None:
     one, two = MemoryUse(1, 2, 3, 4, 50, 60), MemoryUse(10, 20, 30, 40, 5, 106)
     assert one.plus(two) == MemoryUse(11, 22, 33, 44, 50, 106)
     assert one.plus(two) == two.plus(one)
+
+
+def test_half() -> None:
+    assert MemoryUse(2, 4, 6, 8, 5, 25).half() == MemoryUse(1, 2, 3, 4, 5, 15)
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama"])

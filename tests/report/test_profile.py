@@ -29,7 +29,7 @@ def cost(number: int, rough: bool = False, traced: bool = True) -> Cost:
     time_s = 1e-3 * (1 + (7 * number) % 11)
     parts = Shares(time_s / 2, time_s / 4, time_s / 4) if traced else None
     memory = MemoryUse(1024, 2048, 1024, 4096 * (number + 1), 512, 16384 * (number + 1))
-    return Cost(time_s, time_s, time_s, time_s / 100, parts, memory, None, rough)
+    return Cost(time_s, time_s, time_s / 100, parts, memory, rough)
 
 
 def invented(segment: SegmentProfile, start: int) -> SegmentProfile:

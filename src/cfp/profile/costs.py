@@ -2,16 +2,21 @@
 
     cost = Σ over its programs of times per step * time
 
-Where the segment follows itself, two in a row are measured too. If they take less or more than
-twice one, beyond what the runs spread, the difference is what another one adds (the compiler may
-merge the gradient sums of neighbours), and that counts. What resharding between them takes is no
-part of it.
+A segment that follows itself is measured as two in a row, which is nearer to what it adds to a step
+than one alone: the compiler may merge the gradient sums of neighbours, and one alone may find its
+activations in the caches still.
+
+    cost = (two in a row - resharding between them - fixed) / 2,   fixed = max(0, 2 * one - two)
+
+where `fixed`, what a program takes once however many segments it holds, comes from options that
+were measured alone too (`fixed_part`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cfp.layouts import Layouts
@@ -22,23 +27,9 @@ from cfp.profile.memory import memory_use
 from cfp.profile.profile import Cost
 
 
-def cost_of(
-    kind: Kind,
-    layouts: Sequence[Layouts],
-    measured: Sequence[Measurement],
-    chained: Measurement | None,
-    between_s: float | None,
-) -> Cost:
-    """`measured` are the kind's programs, `chained` two in a row with `between_s` of resharding."""
+def cost_of(kind: Kind, layouts: Sequence[Layouts], measured: Sequence[Measurement]) -> Cost:
+    """Of the kind's programs, each measured."""
     times = [cut.times for cut in kind.cuts]
-    alone_s = sum(n * m.time_s for n, m in zip(times, measured, strict=True))
-    spread_s = math.hypot(*(n * m.spread_s for n, m in zip(times, measured, strict=True)))
-    time_s = alone_s
-    if chained is not None and chained.failed is None and between_s is not None:
-        more_s = chained.time_s - between_s - alone_s
-        noise_s = 2 * math.hypot(spread_s, chained.spread_s)
-        if more_s > 0 and abs(more_s - alone_s) > noise_s:
-            time_s = more_s
     uses = []
     for cut, lie, found in zip(kind.cuts, layouts, measured, strict=True):
         assert found.memory is not None
@@ -49,24 +40,47 @@ def cost_of(
     for use in uses[1:]:
         memory = memory.plus(use)
     return Cost(
-        time_s=time_s,
-        alone_s=alone_s,
+        time_s=sum(n * m.time_s for n, m in zip(times, measured, strict=True)),
         at_least_s=sum(n * m.at_least_s for n, m in zip(times, measured, strict=True)),
-        spread_s=spread_s,
-        shares=_shares(times, measured, time_s / alone_s if alone_s > 0 else 1.0),
+        spread_s=math.hypot(*(n * m.spread_s for n, m in zip(times, measured, strict=True))),
+        shares=_shares(times, measured),
         memory=memory,
-        added_bytes=_added(measured, chained),
         rough=any(found.cut for found in measured),
     )
 
 
-def _added(measured: Sequence[Measurement], chained: Measurement | None) -> int | None:
-    if chained is None or chained.memory is None or measured[0].memory is None:
-        return None
-    return chained.memory.total_bytes - measured[0].memory.total_bytes
+def cost_of_two(
+    kind: Kind, layouts: Layouts, both: Measurement, *, between_s: float, fixed_s: float
+) -> Cost:
+    """Of two in a row, laid out so; what one of them adds."""
+    assert kind.chained is not None
+    assert both.memory is not None
+    extra_s = between_s + fixed_s
+    time_s = max(both.time_s - extra_s, 0.0) / 2
+    shares = both.split()
+    if shares is not None and both.time_s > 0:
+        scale = time_s / both.time_s
+        shares = Shares(
+            shares.compute_s * scale, shares.transfer_s * scale, shares.waiting_s * scale
+        )
+    return Cost(
+        time_s=time_s,
+        at_least_s=max(both.at_least_s - extra_s, 0.0) / 2,
+        spread_s=both.spread_s / 2,
+        shares=shares,
+        memory=memory_use(kind.chained, layouts, both.memory).half(),
+        rough=both.cut,
+    )
 
 
-def _shares(times: Sequence[int], measured: Sequence[Measurement], scale: float) -> Shares | None:
+def fixed_part(pairs: Iterable[tuple[Measurement, Measurement, float]]) -> float:
+    """What a program takes once, from options measured alone and twice in a row; the third of each
+    is what resharding between the two takes."""
+    found = [2 * one.time_s - (two.time_s - between_s) for one, two, between_s in pairs]
+    return max(statistics.median(found), 0.0) if found else 0.0
+
+
+def _shares(times: Sequence[int], measured: Sequence[Measurement]) -> Shares | None:
     compute = transfer = waiting = 0.0
     for n, found in zip(times, measured, strict=True):
         split = found.split()
@@ -75,4 +89,4 @@ def _shares(times: Sequence[int], measured: Sequence[Measurement], scale: float)
         compute += n * split.compute_s
         transfer += n * split.transfer_s
         waiting += n * split.waiting_s
-    return Shares(compute * scale, transfer * scale, waiting * scale)
+    return Shares(compute, transfer, waiting)

@@ -21,7 +21,8 @@ from cfp.trace import Role
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes on one device; `total_bytes` is the compiler's figure for the program alone."""
+    """Bytes on one device; `total_bytes` is the compiler's figure for the program alone, or what of
+    its figure for two in a row one needs."""
 
     parameter_bytes: int
     state_bytes: int
@@ -36,6 +37,13 @@ class MemoryUse:
         summed["scratch_bytes"] = max(self.scratch_bytes, other.scratch_bytes)
         summed["total_bytes"] = max(self.total_bytes, other.total_bytes)
         return MemoryUse(**summed)
+
+    def half(self) -> MemoryUse:
+        """One of two segments that a program holds; scratch is still that of one at a time."""
+        halves = {f.name: getattr(self, f.name) // 2 for f in fields(self)}
+        halves["scratch_bytes"] = self.scratch_bytes
+        halves["total_bytes"] = self.kept_bytes // 2 + self.scratch_bytes
+        return MemoryUse(**halves)
 
     @property
     def kept_bytes(self) -> int:

@@ -19,19 +19,16 @@ from cfp.profile.requests import Resharding
 class Cost:
     """What one occurrence of a segment adds to a step, its loop's iterations all counted.
 
-    `time_s` is the marginal cost where two in a row were measured and differ from twice one,
-    `alone_s` what it costs alone. `shares` tells the time apart, None where the profiler could not.
-    `rough` means given up early: `time_s` is of few runs, and it takes no less than `at_least_s`.
-    `added_bytes` is by how much two in a row need more memory than one, where that was measured.
+    Where the segment follows itself it is half of what two in a row take (`costs`). `shares` tells
+    the time apart, None where the profiler could not. `rough` means given up early: `time_s` is of
+    few runs, and it takes no less than `at_least_s`.
     """
 
     time_s: float
-    alone_s: float
     at_least_s: float
     spread_s: float
     shares: Shares | None
     memory: MemoryUse
-    added_bytes: int | None
     rough: bool
 
     @property

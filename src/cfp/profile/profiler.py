@@ -5,7 +5,7 @@ one option of every segment                so that there is a plan at any moment
 the options that may be best               Explorer, or all of them
 training state split further               where memory counts, of the fastest options
 reshardings                                every pair of layouts at a boundary
-the fastest options twice in a row         where that may differ from twice one
+the fastest options alone                  of segments measured as two in a row
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cfp.layouts import Layouts
 from cfp.layouts.state import State
 from cfp.profile.boundary import Crossing, find_crossings
 from cfp.profile.campaign import Campaign
-from cfp.profile.costs import cost_of
+from cfp.profile.costs import cost_of, cost_of_two, fixed_part
 from cfp.profile.explore import Explorer
 from cfp.profile.kinds import Kind, Option, find_kinds
 from cfp.profile.machine import Machine
@@ -46,7 +46,8 @@ from cfp.profile.turns import Effort, OutOfTime
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
 LAID_OUT = 64  # options laid out at once where all are measured
-FINALISTS = 6  # options of a segment that are tried chained, or with their state split
+FINALISTS = 6  # options of a segment that are tried with their state split
+ALONE = 2  # options of a segment that are measured alone, besides two in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,8 @@ class _Profiler:
         )
         self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in self.kinds]
         self.requests: list[dict[Option, list[Request]]] = [{} for _ in self.kinds]
-        self.chained: list[dict[Option, Request]] = [{} for _ in self.kinds]
+        self.chained: list[dict[Option, Layouts]] = [{} for _ in self.kinds]
+        self.alone: list[dict[Option, Request]] = [{} for _ in self.kinds]
         self.reshardings: dict[Resharding, Request] = {}
         self.finished = [False] * len(self.kinds)
 
@@ -120,7 +122,7 @@ class _Profiler:
             ("options that may be faster", self._explore),
             ("training state split further", self._states),
             ("reshardings", self._reshard),
-            ("the fastest options twice in a row", self._chain),
+            ("the fastest options alone", self._alone),
         ]
         for i, (name, stage) in enumerate(stages):
             try:
@@ -217,14 +219,23 @@ class _Profiler:
             if self._cost(self.kinds[kind], option) is not None
         ]
 
-    def _chain(self) -> None:
+    def _alone(self) -> None:
         for kind in self.kinds:
             if kind.chained is not None:
-                for option in self._finalists(kind):
-                    layouts = kind.chained_layouts(option)
-                    request = chained_request(self.machine, self.mesh, kind, option, layouts)
-                    self.chained[kind.index][option] = request
-        self.campaign.measure(r for found in self.chained for r in found.values())
+                for option in self._finalists(kind)[:ALONE]:
+                    layouts = self.layouts[kind.index][option]
+                    (request,) = cut_requests(self.machine, self.mesh, kind, option, layouts)
+                    self.alone[kind.index][option] = request
+        self.campaign.measure(request for found in self.alone for request in found.values())
+
+    def _fixed(self, kind: Kind) -> float:
+        known = self.campaign.known
+        pairs = [
+            (known[one.key], known[self.requests[kind.index][option][0].key], option)
+            for option, one in self.alone[kind.index].items()
+            if one.key in known and known[one.key].failed is None
+        ]
+        return fixed_part((one, two, self._between(kind, option)) for one, two, option in pairs)
 
     def _finalists(self, kind: Kind) -> list[Option]:
         """The fastest options measured to the end; more of them where everything is measured."""
@@ -234,16 +245,18 @@ class _Profiler:
             if (cost := self._cost(kind, option)) is not None
             if not cost.rough and option.state is State.BLOCK
         }
-        ranked = sorted(costs, key=lambda option: costs[option].alone_s)
+        ranked = sorted(costs, key=lambda option: costs[option].time_s)
         return ranked[: FINALISTS * (2 if self.scope.exhaustive else 1)]
 
     def _ask(self, kind: Kind, option: Option) -> list[Request]:
         if option not in self.requests[kind.index]:
-            layouts = kind.layouts(option)
-            self.layouts[kind.index][option] = layouts
-            self.requests[kind.index][option] = cut_requests(
-                self.machine, self.mesh, kind, option, layouts
-            )
+            self.layouts[kind.index][option] = layouts = kind.layouts(option)
+            if kind.chained is None:
+                requests = cut_requests(self.machine, self.mesh, kind, option, layouts)
+            else:
+                self.chained[kind.index][option] = both = kind.chained_layouts(option)
+                requests = [chained_request(self.machine, self.mesh, kind, option, both)]
+            self.requests[kind.index][option] = requests
         return self.requests[kind.index][option]
 
     def _measure(self, options: Iterable[tuple[Kind, Option]]) -> None:
@@ -256,17 +269,19 @@ class _Profiler:
         requests = self.requests[kind.index].get(option, [])
         if not requests or any(r.key not in known or known[r.key].failed for r in requests):
             return None
-        chained = self.chained[kind.index].get(option)
-        return cost_of(
+        measured = [known[request.key] for request in requests]
+        if kind.chained is None:
+            return cost_of(kind, self.layouts[kind.index][option], measured)
+        return cost_of_two(
             kind,
-            self.layouts[kind.index][option],
-            [known[request.key] for request in requests],
-            None if chained is None else known.get(chained.key),
-            self._between(kind, option),
+            self.chained[kind.index][option],
+            measured[0],
+            between_s=self._between(kind, option),
+            fixed_s=self._fixed(kind),
         )
 
-    def _between(self, kind: Kind, option: Option) -> float | None:
-        """What resharding between two neighbours that choose alike takes."""
+    def _between(self, kind: Kind, option: Option) -> float:
+        """What resharding between two neighbours that choose alike takes, as far as is known."""
         layouts = self.layouts[kind.index][option]
         boundaries = dict.fromkeys(
             crossing.boundary
@@ -275,8 +290,7 @@ class _Profiler:
             and crossing.boundary.source.result
         )
         needed = [boundary.resharding(layouts, layouts) for boundary in boundaries]
-        times = [self._resharding_s(resharding) for resharding in needed if resharding is not None]
-        return None if None in times else sum(t for t in times if t is not None)
+        return sum(self._resharding_s(resharding) or 0.0 for resharding in needed if resharding)
 
     def _resharding_s(self, resharding: Resharding) -> float | None:
         request = self.reshardings.get(resharding)

@@ -70,7 +70,7 @@ def chained_request(
     """The segment twice in a row."""
     assert kind.chained is not None
     name = f"chained segment {kind.index}: {kind.show(option)}"
-    group = f"chained segment {kind.index}"
+    group = f"chained segment {kind.index} {option.state.value}"
     return _request(machine, mesh, kind.chained, layouts, name, group)
 
 

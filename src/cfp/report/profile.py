@@ -165,14 +165,12 @@ def _option_json(segment: SegmentProfile, option: Option) -> dict[str, Any]:
         "combo": list(option.combo),
         "state": option.state.value,
         "time_s": cost.time_s,
-        "alone_s": cost.alone_s,
         "at_least_s": cost.at_least_s,
         "spread_s": cost.spread_s,
         "compute_s": None if shares is None else shares.compute_s,
         "transfer_s": None if shares is None else shares.transfer_s,
         "waiting_s": None if shares is None else shares.waiting_s,
         "rough": cost.rough,
-        "added_bytes": cost.added_bytes,
         "memory": {name: getattr(cost.memory, name) for name in cost.memory.__slots__},
     }
 
