@@ -115,7 +115,7 @@ def render(rows: list[Row]) -> str:
         made_by("bench.profiling_cost"),
         "",
         f"Models of size `small` with {sizes}, {DEVICES} virtual CPU devices. Programs are all "
-        "that were compiled and run: segments, reshardings, segments chained, two idle ones. The "
+        "that were compiled and run: segments, reshardings, two idle ones. The "
         "exhaustive run finds in the store what the default measured; its seconds include those.",
         "",
         "| model | ways to split its segments | programs, default | programs, exhaustive | share "

@@ -270,7 +270,7 @@ def test_at_any_budget_what_there_is_is_valid(clock: Clock, tmp_path: Path) -> N
             assert segment.finished == ("options that may be faster" not in profile.missing)
             for option, cost in segment.costs.items():  # the fixed part comes last
                 assert cost.memory == full.costs[option].memory
-                assert cost.time_s == pytest.approx(full.costs[option].time_s, rel=0.5)
+                assert cost.time_s >= full.costs[option].time_s
         rest = measured(FakeRunner(clock, times), folder, analysis=analysis)
         assert rest.complete
         assert rest.loaded == counts[-1]
