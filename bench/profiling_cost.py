@@ -1,8 +1,8 @@
 """How many programs profiling compiles, how long it takes, and what the plan loses by it.
 
 For each model the default is measured into a fresh store, then everything: every way to split every
-segment (of segments with more than `ALL` ways as many others, drawn at random). Both plans are then
-valued with the numbers of the second:
+segment (of segments with more than `--sample` ways as many others, drawn at random). Both plans are
+then valued with the numbers of the second:
 
     programs   compiled, by the default and by the exhaustive run
     regret     predicted time of the default's plan / that of the best plan - 1
@@ -53,17 +53,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(LAYERS), choices=list(LAYERS))
     parser.add_argument("--store", type=Path, default=Path(".bench_store"))
+    parser.add_argument("--sample", type=int, default=ALL)
     options = parser.parse_args()
-    rows = [run(model, options.store / f"cost_{model}") for model in options.models]
+    rows = [run(model, options.store / f"cost_{model}", options.sample) for model in options.models]
     OUT.write_text(render(rows))
     print(render(rows))
 
 
-def run(model: str, store: Path) -> Row:
+def run(model: str, store: Path, sample: int) -> Row:
     step, args = make_step(config(model, "small", layers=LAYERS[model], **SHAPE), abstract=True)
     analysis = analyze(step, *args, mesh_shape=(DEVICES,))
     few = measured(analysis, store, Scope())
-    every = measured(analysis, store, Scope(exhaustive=True, sample=ALL))
+    every = measured(analysis, store, Scope(exhaustive=True, sample=sample))
     first = {segment.kind.index: list(segment.costs) for segment in few.segments}
     # what the default measured counts too where not everything could be
     both = merged(few, every)
@@ -71,7 +72,7 @@ def run(model: str, store: Path) -> Row:
     _, chosen = best_chain(analysis, few, first)
     best_s, _ = best_chain(analysis, both, allowed)
     sizes = [
-        f"{s.kind.space}" + ("" if s.kind.space <= ALL else f" ({ALL} drawn)")
+        f"{s.kind.space}" + ("" if s.kind.space <= sample else f" ({sample} drawn)")
         for s in every.segments
     ]
     return Row(

@@ -4,6 +4,7 @@ Most of their time is XLA compiling, so it is told not to try hard.
 """
 
 import os
+import signal
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,10 @@ os.environ["XLA_FLAGS"] = (
 OLD_EMITTERS = metadata.version("jaxlib").startswith("0.10.")
 if OLD_EMITTERS:
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+
+# started in the background of a shell, we would inherit that Ctrl-C is ignored, and tests press it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
 
