@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +264,7 @@ def _executable(lowered: jax.stages.Lowered, job: Job) -> _Executable:
 
 def _make(fill: Fill, sharding: Sharding) -> jax.Array:
     """An input, shard by shard: a host whose memory is not its devices' never has more than one."""
-    pool = _pool(fill)
+    pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(0))
     device: Any = next(iter(sharding.device_set))
     made: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # shards are mostly of one shape
 
@@ -276,22 +276,6 @@ def _make(fill: Fill, sharding: Sharding) -> jax.Array:
         return made[shape].copy() if device.platform == "cpu" else made[shape]
 
     return jax.make_array_from_callback(fill.shape, sharding, shard)
-
-
-def _pool(fill: Fill) -> npt.NDArray[Any]:
-    random = np.random.default_rng(0)
-    dtype = jnp.dtype(fill.dtype)
-    match fill.kind:
-        case "normal":  # small: products of a few stay finite in half precision
-            return random.normal(scale=0.1, size=POOL).astype(dtype)
-        case "positive":
-            return random.uniform(0.1, 1.0, POOL).astype(dtype)
-        case "integers":
-            return random.integers(fill.low, fill.high, POOL).astype(dtype)
-        case "bits":
-            return np.frombuffer(random.bytes(POOL * dtype.itemsize), dtype)
-        case "bools":
-            return random.integers(0, 2, POOL).astype(dtype)
 
 
 def _reason(error: Exception) -> str:
