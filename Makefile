@@ -20,11 +20,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Measurements, written to bench/results with the command and the environment.
+# Measurements, written to bench/results with the command and the environment: an hour or more.
 bench: $(STAMP)
 	$(BIN)/python -m bench.analysis_scaling
 	$(BIN)/python -m bench.theorem
 	$(BIN)/python -m bench.apply_overhead
+	$(BIN)/python -m bench.top_plans
+	$(BIN)/python -m bench.profiling_cost
 
 # Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on
 # where it was.
