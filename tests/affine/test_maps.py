@@ -86,7 +86,7 @@ def test_check_refuses_a_map_that_does_not_fit() -> None:
         op.check([(5,)], [(4, 4)])
 
 
-@settings(FAST, max_examples=500)
+@settings(FAST, max_examples=300)
 @given(st.lists(st.integers(2, 6), max_size=3), st.lists(st.integers(2, 6), max_size=3), st.data())
 def test_align_finds_common_digits(left: list[int], right: list[int], data: st.DataObject) -> None:
     """Pieces multiply to their factors; a piece on both sides is the same digit of the index."""
@@ -112,7 +112,7 @@ def reshape_map(before: tuple[int, ...], after: tuple[int, ...]) -> Map:
     return op_map("reshape", {"dimensions": None}, (before,), (after,)).between(0, 0)
 
 
-@settings(FAST, max_examples=500)
+@settings(FAST, max_examples=300)
 @given(chains((dot, dot, multiply, reduce_sum), length=1))
 def test_split_runs_piece_by_piece(program: Program) -> None:
     """Follow a split to the other operand and to the result, run each part on its chunks alone.

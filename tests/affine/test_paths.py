@@ -46,7 +46,7 @@ def step_truth(program: Program, at: int) -> np.ndarray:
     return truths(Program(program.shapes[at], [replace(program.steps[at], reads=(0,))]))[1]
 
 
-@settings(FAST, max_examples=1000)
+@settings(FAST, max_examples=600)
 @given(chains())
 def test_chains_equal_brute_force(program: Program) -> None:
     truth = truths(program)

@@ -36,13 +36,13 @@ def check(graph: Graph, mesh_shape: tuple[int, ...], sequence: bool) -> Blocks:
     return blocks
 
 
-@settings(FAST, max_examples=1000)
+@settings(FAST, max_examples=300)
 @given(programs(), MESHES, st.booleans())
 def test_forward(program: Program, mesh_shape: tuple[int, ...], sequence: bool) -> None:
     check(trace(program.forward, *program.args()), mesh_shape, sequence)
 
 
-@settings(FAST, max_examples=250)
+@settings(FAST, max_examples=150)
 @given(programs(longest=7), MESHES, st.booleans())
 def test_training(program: Program, mesh_shape: tuple[int, ...], sequence: bool) -> None:
     """With a backward pass, whose contractions must find their own step of the program."""

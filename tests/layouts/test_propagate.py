@@ -30,7 +30,7 @@ def choose(blocks: Blocks, seed: int) -> list[Strategy]:
     return [each[random.integers(len(each))] for each in options]
 
 
-@settings(FAST, max_examples=100)
+@settings(FAST, max_examples=60)
 @given(programs(longest=7), st.sampled_from(MESHES), st.booleans(), st.integers(0, 99))
 def test_random_programs(
     program: Program, mesh_shape: tuple[int, ...], sequence: bool, seed: int

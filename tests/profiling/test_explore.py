@@ -73,7 +73,7 @@ def test_finds_the_best_of_additive_and_paired_times() -> None:
 
 
 def test_regret_on_realistic_layers() -> None:
-    found = [replay(synthesise(LAYER, seed, noise=0.01), batch=12) for seed in range(200)]
+    found = [replay(synthesise(LAYER, seed, noise=0.01), batch=12) for seed in range(80)]
     regrets = [f.regret for f in found]
     assert max(f.programs for f in found) <= 27
     assert np.mean(regrets) < 0.01
