@@ -119,6 +119,10 @@ class _Finder:
         kind = self.kinds[target.kind]
         if source.cut == target.cut:
             return True
+        if max(source.cut, target.cut) > 1:  # loops in loops: only what the body reads is linked
+            links = kind.further[max(source.cut, target.cut) - 2]
+            inside = target.cut == 0
+            return any(target.position == (n.inside if inside else n.outside) for n in links)
         if target.cut == 0:
             return any(link.inside == target.position for link in kind.slices)
         return any(link.outside == target.position for link in (*kind.slices, *kind.stacks))

@@ -49,7 +49,8 @@ class Kind:
     `cuts` are its programs, the loop's body first. `chained` is two neighbours in one program,
     where the segment occurs twice in a row outside loops. `slices` link arguments of the second
     cut to arguments of the first (stacked parameters, and what the loop reads whole), `stacks`
-    arguments of the second to results of the first (stacked gradients).
+    arguments of the second to results of the first (stacked gradients). Of loops in loops,
+    `further` are the slices of the cuts after the second.
     """
 
     index: int
@@ -60,6 +61,7 @@ class Kind:
     chained: Extract | None
     slices: tuple[Link, ...]
     stacks: tuple[Link, ...]
+    further: tuple[tuple[Link, ...], ...] = ()
 
     @property
     def space(self) -> int:
@@ -97,7 +99,16 @@ class Kind:
         wanted = {
             link.inside: shift_dims(once.inputs[link.outside], -link.shift) for link in self.stacks
         }
-        return _lay(first, chosen, inner, wanted=wanted), once
+        rest = [
+            _lay(
+                cut,
+                (),
+                outer,
+                held={n.outside: shift_dims(body.inputs[n.inside], n.shift) for n in links},
+            )
+            for cut, links in zip(self.cuts[2:], self.further, strict=True)
+        ]
+        return _lay(first, chosen, inner, wanted=wanted), once, *rest
 
     def chained_layouts(self, option: Option) -> Layouts:
         assert self.chained is not None
@@ -126,6 +137,7 @@ def find_kinds(analysis: Analysis) -> tuple[Kind, ...]:
                 chained=None if len(found) > 1 else _chained(distinct, cuts),
                 slices=slices,
                 stacks=stacks,
+                further=tuple(_links(graph, (found[0], cut))[0] for cut in found[2:]),
             )
         )
     return tuple(kinds)

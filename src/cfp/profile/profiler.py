@@ -47,6 +47,7 @@ IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
 LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried with their state split
+RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 
 
@@ -171,7 +172,8 @@ class _Profiler:
         cost = self._cost(kind, option)
         if cost is None:
             return option.combo, None, False
-        return option.combo, max(cost.at_least_s if cost.rough else cost.time_s, 1e-6), cost.rough
+        time_s = cost.at_least_s if cost.rough else cost.time_s
+        return option.combo, max(time_s, RESOLUTION_S), cost.rough
 
     def _states(self) -> None:
         states = [state for state in self.scope.states if state is not State.BLOCK]
