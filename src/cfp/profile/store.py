@@ -113,19 +113,16 @@ class Store:
         self,
         *,
         older_than_s: float | None = None,
-        environment_not: str | None = None,
         failed: bool = False,
         everything: bool = False,
     ) -> int:
         """Removes the records that meet every condition given; says how many. The file shrinks."""
-        if older_than_s is None and environment_not is None and not (failed or everything):
+        if older_than_s is None and not (failed or everything):
             return 0
 
         def leaves(record: Record) -> bool:
-            return (
-                (older_than_s is None or record.made_at < time.time() - older_than_s)
-                and (environment_not is None or record.environment != environment_not)
-                and (record.failed or not failed)
+            return (older_than_s is None or record.made_at < time.time() - older_than_s) and (
+                record.failed or not failed
             )
 
         def remove(connection: sqlite3.Connection) -> int:
