@@ -166,7 +166,7 @@ def render(
         "",
         made_by("bench.top_plans"),
         "",
-        f"GPT `small`, {DEVICES} virtual CPU devices; {len(segment.costs)} of {kind.space} ways "
+        f"GPT `small`, {DEVICES} virtual CPU devices; {segment.ways} of {kind.space} ways "
         f"measured, the fastest {len(plans)} shown. Milliseconds, of one layer (forward, backward, "
         "update) but for the full step; computing, sending and waiting are a device's share by the "
         "profiler's trace; memory is the compiler's for the layer alone; volume is Alpa's cost in "

@@ -21,16 +21,26 @@ ORDER = [
     "segments",
     "analysis",
     "profile",
+    "search",
     "plan",
     "templates",
+    "training",
     "devices",
+    "audit",
+    "candidates",
+    "choose",
+    "planner",
+    "compare",
     "report",
     "targets",
     "cli_cache",
+    "cli_options",
+    "cli_train",
+    "cli_plan",
     "cli",
 ]
 ALONE = {"models": {"errors", "models"}}  # the models know nothing of the planner
-MODELS_READERS = {"targets", "cli"}
+MODELS_READERS = {"targets", "cli_train", "cli"}
 
 
 def room(path: Path) -> str:

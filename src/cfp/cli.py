@@ -9,18 +9,28 @@ import inspect
 import json
 import sys
 import traceback
-import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import click
-from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 import cfp
 from cfp import templates
-from cfp.cli_cache import cache, cache_dir_option, json_option, telling
+from cfp.cli_cache import cache, cache_dir_option, json_option
+from cfp.cli_options import (
+    load_plan,
+    measuring,
+    mesh_of,
+    mesh_option,
+    model_options,
+    parse_mesh,
+    parsed,
+    pin_option,
+    platform_option,
+)
+from cfp.cli_plan import compare, plan
+from cfp.cli_train import train
 from cfp.devices import make_mesh, reading_mesh
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
@@ -28,84 +38,12 @@ from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json, read_document
 from cfp.profile import profile as profile_step
 from cfp.report import (
-    TerminalProgress,
     profile_to_json,
     show_analysis,
     show_plan,
     show_profile,
 )
 from cfp.targets import load_target
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def parse_mesh(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
-    """`4` is (4,) and `2x4` is (2, 4)."""
-    sizes = text.lower().split("x")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise click.BadParameter(f"{text!r} is not a mesh: write 4 or 2x4.")
-    return tuple(int(size) for size in sizes)
-
-
-def parse_pins(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, Any]:
-    """`PATTERN=None,y` splits dim 1 over y, `PATTERN=x+y` dim 0 over both."""
-    pins: dict[str, Any] = {}
-    for text in texts:
-        pattern, equals, spec = text.rpartition("=")
-        entries = [entry.strip() for entry in spec.split(",")]
-        if not (equals and pattern and all(entries)):
-            raise click.BadParameter(f"{text!r} is not a pin: write 'PATTERN=None,y'.")
-        if pattern in pins:
-            raise click.BadParameter(f"{pattern!r} is pinned twice.")
-        dims = [None if entry == "None" else tuple(entry.split("+")) for entry in entries]
-        pins[pattern] = PartitionSpec(*dims)  # type: ignore[no-untyped-call]
-    return pins
-
-
-def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """A callback for an option that `parse` reads; what it refuses is a usage error."""
-
-    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-        try:
-            return None if text is None else parse(text)
-        except CfpError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
-
-
-platform_option = click.option(
-    "--platform",
-    type=click.Choice(["cpu", "gpu", "tpu"]),
-    help="cpu makes as many virtual devices as the mesh needs. [default: the machine's devices]",
-)
-
-
-def model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Size and overrides of the built-in models."""
-    options: list[Decorator] = [
-        click.option("--size", help="tiny (default), small, or the paper's: 760m, 2.6b, 7b ..."),
-        *(
-            click.option(f"--{name}", type=int, help=f"Override the size's {meaning}.")
-            for name, meaning in (
-                ("layers", "number of layers"),
-                ("hidden", "hidden size (heads and ffn follow)"),
-                ("heads", "attention heads"),
-                ("seq", "sequence length"),
-                ("batch", "batch size"),
-                ("vocab", "vocabulary"),
-                ("experts", "experts per MoE layer"),
-            )
-        ),
-        click.option("--dtype", help="float32 or bfloat16."),
-        click.option("--scan", is_flag=True, help="Put the layers under lax.scan."),
-        click.option("--checkpoint", is_flag=True, help="Recompute each layer (jax.checkpoint)."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,11 +82,14 @@ def analyze(
 
 
 cli.add_command(cache)
+cli.add_command(compare)
+cli.add_command(plan)
+cli.add_command(train)
 
 
 @cli.command()
 @click.argument("target")
-@click.option("--mesh", callback=parse_mesh, required=True, help="Such as 4 or 2x4.")
+@mesh_option
 @platform_option
 @click.option("--budget", callback=parsed(parse_duration), help="Stop after 90s, 5m, 1h30m ...")
 @click.option("--exhaustive", is_flag=True, help="Measure every way to split every segment.")
@@ -188,24 +129,18 @@ def profile(
     """
     devices = make_mesh(mesh, platform)
     step, args = load_target(target, options)
-    with telling(), TerminalProgress(Console(stderr=True), budget) as progress:
-        try:
-            analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=sequence)
-            found = profile_step(
-                analysis,
-                devices,
-                budget_s=budget,
-                exhaustive=exhaustive,
-                lean=lean,
-                memory_limit_bytes=memory_limit,
-                cache_dir=cache_dir,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            raise CfpError(
-                f"Interrupted. {progress.kept} measurements are kept: the same command goes on "
-                "from there."
-            ) from None
+    with measuring(budget) as progress:
+        analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=sequence)
+        found = profile_step(
+            analysis,
+            devices,
+            budget_s=budget,
+            exhaustive=exhaustive,
+            lean=lean,
+            memory_limit_bytes=memory_limit,
+            cache_dir=cache_dir,
+            progress=progress,
+        )
     if as_json:
         click.echo(json.dumps(profile_to_json(found), indent=1))
     else:
@@ -215,21 +150,14 @@ def profile(
 @cli.command()
 @click.argument("name", type=click.Choice(sorted(templates.__all__)))
 @click.argument("target")
-@click.option("--mesh", callback=parse_mesh, required=True, help="Such as 4 or 2x4.")
+@mesh_option
 @platform_option
 @click.option(
     "--out",
     type=click.Path(dir_okay=False),
     help="Where to write the plan. [default: plan.json; with --json nowhere]",
 )
-@click.option(
-    "--pin",
-    "pins",
-    multiple=True,
-    callback=parse_pins,
-    metavar="PATTERN=SPEC",
-    help="Fix how arguments lie, by path: 'batch.*=x', 'state.params.*.qkv=None,y'. Repeatable.",
-)
+@pin_option
 @json_option
 @model_options
 def template(
@@ -332,21 +260,6 @@ def verify(path: str, target: str, platform: str | None, as_json: bool, **option
         click.echo(json.dumps({"verified": True, "plan": plan.name, "outputs": outputs}, indent=1))
     else:
         click.echo(result.show())
-
-
-def mesh_of(axes: Mapping[str, int], platform: str | None) -> Mesh:
-    """Devices for a plan's mesh."""
-    return make_mesh(tuple(axes.values()), platform, tuple(axes))
-
-
-def load_plan(path: str, mesh: Mesh, *, quiet: bool = False) -> cfp.Plan:
-    """The plan; where it was made elsewhere, a line on stderr says so."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", cfp.PlanWarning)
-        plan = cfp.load(path, mesh=mesh)
-    for warning in [] if quiet else caught:
-        click.echo(f"cfp: {warning.message}", err=True)
-    return plan
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -66,6 +66,17 @@ def axis_names(count: int) -> tuple[str, ...]:
     return (*"xyz", *(f"a{i}" for i in range(3, count)))[:count]
 
 
+def memory_bytes(mesh: Mesh) -> int | None:
+    """What the smallest device of the mesh has for programs; None where devices do not say."""
+    found = []
+    for device in mesh.devices.flat:
+        if device.process_index == jax.process_index():
+            stats: Mapping[str, int] = device.memory_stats() or {}
+            found.append(stats.get("bytes_limit"))
+    known = [count for count in found if count is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
 def _size(axes: Mapping[str, int]) -> int:
     text = "x".join(map(str, axes.values()))
     if not axes or min(axes.values()) < 1:

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from cfp import models
 from cfp.errors import CfpError
 
@@ -18,7 +20,8 @@ Step = Callable[..., Any]
 def load_target(target: str, options: Mapping[str, Any]) -> tuple[Step, tuple[Any, ...]]:
     """A built-in model by name, or `module:function` that returns `(step, args)`.
 
-    `options` are the model's size and overrides; None means not given.
+    `options` are the model's size and overrides; None means not given. A built-in model's step
+    donates its state, as one trains it.
     """
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if ":" not in target:
@@ -28,7 +31,8 @@ def load_target(target: str, options: Mapping[str, Any]) -> tuple[Step, tuple[An
                 "or your own as module:function."
             )
         size = given.pop("size", "tiny")
-        return models.make_step(models.config(target, size, **given))
+        step, args = models.make_step(models.config(target, size, **given))
+        return jax.jit(step, donate_argnums=0), args
     if given:
         raise CfpError(
             f"--{sorted(given)[0].replace('_', '-')} is for built-in models: "

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 import cfp
+from cfp.layouts.state import State
 from cfp.profile.process import ProcessRunner
 from cfp.profile.profile import Profile
 from cfp.profile.profiler import Scope, measure
@@ -65,7 +66,7 @@ def measured(
     budget_s: float | None = None,
     exhaustive: bool = True,
 ) -> Profile:
-    """Every option of the step, or those that may be best."""
+    """Every option of the step, or those that may be best; training state as the blocks say."""
     analysis = analysed() if analysis is None else analysis
     with Store.open(folder) as store:
         return measure(
@@ -73,7 +74,7 @@ def measured(
             mesh_of(*analysis.mesh_shape),
             runner,
             store,
-            scope=Scope(exhaustive=exhaustive, budget_s=budget_s),
+            scope=Scope(states=(State.BLOCK,), exhaustive=exhaustive, budget_s=budget_s),
             effort=effort,
             progress=progress or Progress(),
         )

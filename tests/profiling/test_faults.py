@@ -76,7 +76,7 @@ def reference(undisturbed: tuple[Path, Profile]) -> Names:
     assert profile.complete
     assert len(found) == 2 + 9
     assert failures(folder) == {}
-    assert len(profile.segments[0].costs) == profile.segments[0].kind.space == 9
+    assert profile.segments[0].ways == profile.segments[0].kind.space == 9
     return found
 
 

@@ -65,4 +65,4 @@ def test_it_is_profiled(clock: Clock, tmp_path: Path, analysis: cfp.Analysis) ->
     profile = measured(FakeRunner(clock), tmp_path, analysis=analysis)
     (segment,) = profile.segments
     assert profile.complete
-    assert len(segment.costs) == segment.kind.space
+    assert segment.ways == segment.kind.space

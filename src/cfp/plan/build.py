@@ -128,7 +128,13 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
             held={**held, **changed},
             sequence=plan.sequence,
         )
-    return replace(made, notes=plan.notes, predicted=plan.predicted, environment=plan.environment)
+    return replace(
+        made,
+        notes=plan.notes,
+        predicted=plan.predicted,
+        evidence=plan.evidence,
+        environment=plan.environment,
+    )
 
 
 def _plan(

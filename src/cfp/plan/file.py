@@ -4,7 +4,7 @@
      "environment": {...}, "argument_names": ["state", "batch"],
      "arguments": {path: {"shape": [...], "dtype": ..., "spec": [null, "model"]}}, "results": {...},
      "segments": [{"at": [1, 2], "fingerprint": ..., "blocks": [{"seed": ..., "split": {...}}]}],
-     "values": [...], "collectives": [...], "predicted": {...}}
+     "values": [...], "collectives": [...], "predicted": {...}, "evidence": {...}}
 
 `spec` is a PartitionSpec; `"held": true` marks an argument that a pin or the plan's own rule fixes.
 `segments` groups the occurrences that are split alike. Every field is checked on the way in.
@@ -28,6 +28,7 @@ from cfp.plan.build import auto_mesh
 from cfp.plan.choice import BlockChoice, SegmentChoice, alike
 from cfp.plan.collectives import Collective, Origin
 from cfp.plan.environment import Environment
+from cfp.plan.evidence import Evidence
 from cfp.plan.fields import Fields, read_fields
 from cfp.plan.pins import layout_of
 from cfp.plan.plan import Plan, PlannedValue, Predicted
@@ -102,6 +103,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "environment": plan.environment.to_json(),
         "sequence": plan.sequence,
         "predicted": None if plan.predicted is None else asdict(plan.predicted),
+        "evidence": None if plan.evidence is None else plan.evidence.to_json(),
         "argument_names": list(plan.argument_names),
         "arguments": {t.path: _tensor_to_json(t, names) for t in plan.arguments},
         "results": {t.path: _tensor_to_json(t, names) for t in plan.results},
@@ -184,10 +186,18 @@ def _plan(document: Fields, mesh: Mesh) -> Plan:
             communication_s=predicted.number("communication_s"),
             memory_bytes=predicted.integer("memory_bytes"),
         ),
+        evidence=_evidence(document),
         saved_collectives=tuple(_collective(c) for c in document.objects("collectives"))
         if document.has("collectives")
         else None,
     )
+
+
+def _evidence(document: Fields) -> Evidence | None:
+    if not document.has("evidence"):  # a file of before there was any
+        return None
+    found = document.optional("evidence")
+    return None if found is None else Evidence.from_fields(found)
 
 
 ENVIRONMENT_TEXTS = ("cfp", "jax", "jaxlib", "platform", "device_kind")

@@ -22,6 +22,7 @@ from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
 from cfp.plan.collectives import Collective, find_collectives
 from cfp.plan.environment import Environment
+from cfp.plan.evidence import Evidence, FrontierPoint
 from cfp.plan.tensor import PlannedTensor
 from cfp.trace.paths import leaf_paths
 
@@ -67,6 +68,7 @@ class Plan:
     environment: Environment
     notes: tuple[str, ...] = ()
     predicted: Predicted | None = None
+    evidence: Evidence | None = None
     saved_collectives: tuple[Collective, ...] | None = None
     bound: Bound | None = None
 
@@ -75,15 +77,21 @@ class Plan:
         return tuple(self.mesh.devices.shape)
 
     @property
+    def frontier(self) -> tuple[FrontierPoint, ...]:
+        """What more or less memory would buy: the fastest plans for their memory, least memory
+        first. Empty for plans that were not planned."""
+        return () if self.evidence is None else self.evidence.frontier
+
+    @property
     def in_shardings(self) -> Any:
         """One `NamedSharding` per leaf of the arguments, for `jax.jit(step, in_shardings=...)`."""
-        bound = self._known("in_shardings")
+        bound = self.known("in_shardings")
         return shardings(self.mesh, bound.layouts.inputs, bound.analysis.graph.in_tree)
 
     @property
     def out_shardings(self) -> Any:
         """One `NamedSharding` per leaf of the result."""
-        bound = self._known("out_shardings")
+        bound = self.known("out_shardings")
         return shardings(self.mesh, bound.layouts.outputs, bound.analysis.graph.out_tree)
 
     def bind(self, step: Callable[..., Any], *args: Any) -> Plan:
@@ -149,7 +157,7 @@ class Plan:
         """
         if self.bound is None and self.saved_collectives is not None:
             return self.saved_collectives
-        bound = self._known("collectives")
+        bound = self.known("collectives")
         if "collectives" not in bound.compiled:
             text = self.compiled().as_text()
             bound.compiled["collectives"] = find_collectives(text, bound.analysis, self.mesh)
@@ -158,7 +166,7 @@ class Plan:
 
     def compiled(self) -> Any:
         """The step as XLA compiled it for this plan's mesh; nothing runs."""
-        bound = self._known("compiled")
+        bound = self.known("compiled")
         if "step" not in bound.compiled:
             jitted = jit_bound(bound, self.mesh, None)
             bound.compiled["step"] = jitted.lower(*bound.args).compile()
@@ -180,7 +188,8 @@ class Plan:
 
         save_plan(self, path)
 
-    def _known(self, what: str) -> Bound:
+    def known(self, what: str) -> Bound:
+        """The plan with its step, which `what` needs."""
         if self.bound is None:
             raise CfpError(
                 f"`{what}` needs the step, which a plan file does not hold: call "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.errors import CfpError
-from cfp.layouts.state import State
+from cfp.profile.campaign import Campaign
 from cfp.profile.in_process import InProcessRunner
 from cfp.profile.process import ProcessRunner
 from cfp.profile.profile import Profile
-from cfp.profile.profiler import Scope, measure
+from cfp.profile.profiler import Scope, measure_segments, new_campaign
 from cfp.profile.progress import Progress
 from cfp.profile.store import Store
 from cfp.profile.turns import Effort
@@ -35,35 +37,46 @@ def profile(
     """Measures the segments of a step on the devices of a mesh, and what lies between them.
 
     What the store in `cache_dir` has is not measured again. `exhaustive` measures every option of
-    every segment instead of those that may be best. `lean` also measures options with optimizer
-    state (ZeRO-1) and parameters (FSDP) split further, which `memory_limit_bytes` does by itself
-    where the fastest options exceed it. After `budget_s` seconds what there is is returned.
+    every segment instead of those that may be best. Optimizer state (ZeRO-1) and parameters (FSDP)
+    split further are tried with the fastest option of a segment, and with more of them where that
+    gains; `lean` tries them with several anyway, which `memory_limit_bytes` does by itself where
+    the fastest options exceed it. After `budget_s` seconds what there is is returned.
 
     Programs run in a worker process unless `isolate` is False; by default they do where devices can
     be opened twice.
     """
     _check(analysis, mesh, budget_s)
     scope = Scope(
-        states=tuple(State) if lean else (State.BLOCK,),
+        lean=lean,
         exhaustive=exhaustive,
         budget_s=budget_s,
         memory_limit_bytes=memory_limit_bytes,
     )
+    with open_campaign(
+        mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=progress
+    ) as campaign:
+        return measure_segments(campaign, analysis, mesh, scope)
+
+
+@contextmanager
+def open_campaign(
+    mesh: Mesh,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    isolate: bool | None = None,
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Campaign]:
+    """The store and a runner for the devices of a mesh, to measure segments and full steps with.
+
+    Options as of `profile`."""
     apart = _can_isolate(mesh) if isolate is None else isolate
     runner: ProcessRunner | InProcessRunner = (
         ProcessRunner(mesh) if apart else InProcessRunner(mesh)
     )
     try:
         with Store.open(cache_dir) as store:
-            return measure(
-                analysis,
-                mesh,
-                runner,
-                store,
-                scope=scope,
-                effort=effort or Effort(),
-                progress=progress or Progress(),
-            )
+            yield new_campaign(mesh, runner, store, effort or Effort(), progress or Progress())
     finally:
         runner.close()
 

@@ -68,6 +68,12 @@ def find_crossings(analysis: Analysis, kinds: Sequence[Kind]) -> tuple[Crossing,
     return tuple(_Finder(analysis, kinds).find())
 
 
+def find_homes(analysis: Analysis, kinds: Sequence[Kind]) -> dict[int, tuple[int, End]]:
+    """Argument of the step (its value) -> the segment at which it lies as it is wanted: the one
+    that updates it, or the first that reads it."""
+    return _Finder(analysis, kinds).homes
+
+
 class _Finder:
     def __init__(self, analysis: Analysis, kinds: Sequence[Kind]) -> None:
         self.analysis = analysis
@@ -88,7 +94,7 @@ class _Finder:
                 for value, position in self._align(program.outputs, like.outputs):
                     end = End(segment.kind, cut, position, result=True)
                     self._made[value] = (segment.index, end)
-        self._homes = self._find_homes()
+        self.homes = self._find_homes()
 
     def find(self) -> Iterator[Crossing]:
         for segment, value, target in self._arguments:
@@ -96,7 +102,7 @@ class _Finder:
             if not tensor.shape or is_key(tensor.dtype):
                 continue
             for origin, shift, carried in self._origins(value):
-                found = self._made.get(origin) or self._homes.get(origin)
+                found = self._made.get(origin) or self.homes.get(origin)
                 if found is None:  # from what the update shares: scalars, next to nothing
                     continue
                 source_segment, source = found

@@ -50,6 +50,8 @@ class Campaign:
     compiled: int = 0
     compile_s: float = 0.0
     loaded: int = 0
+    compiling_s: float = 0.0  # waited for compilers; `compile_s` is what they took, side by side
+    running_s: float = 0.0
     base_s: float = 0.0
     each_s: float = 0.0
 
@@ -134,8 +136,10 @@ class Campaign:
         anchor = () if self._anchor is None else (self._anchor,)
         self.check_time()
         self.progress.compiling([request.name for request in wave])
+        start = time.monotonic()
         self._submit((*anchor, *wave))
         self._collect({request.key for request in (*anchor, *wave)})
+        self.compiling_s += time.monotonic() - start
         for request in wave:
             answer = self._ready[request.key]
             if isinstance(answer, Failed):
@@ -185,7 +189,9 @@ class Campaign:
             if request.group in self._best
         }
         turns = Turns(self.runner, self.effort, anchor, limits, self.deadline)
+        start = time.monotonic()
         results = turns.run([request.key for request in wave])
+        self.running_s += time.monotonic() - start
         for request in wave:
             result = results[request.key]
             compiled = self._ready[request.key]

@@ -13,7 +13,8 @@ class Job:
     """One program to compile and run.
 
     `module` is a serialised `jax.export.Exported`, shardings included. `goes_round` maps a result
-    to the argument it replaces in the next run: training state, whose buffers are donated.
+    to the argument it replaces in the next run: training state, whose buffers are donated. With
+    `frees` its arguments are made anew for every run: several whole steps may not fit at once.
     """
 
     key: str  # what the program is, by content
@@ -21,6 +22,7 @@ class Job:
     module: bytes
     inputs: tuple[Fill, ...]
     goes_round: Mapping[int, int] = field(default_factory=dict)
+    frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def _lines(cut: Extract) -> Iterable[str]:
         if id(op) not in texts:
             texts[id(op)] = _op(graph, op)
         yield f"{equation.outputs} = {texts[id(op)]} {equation.inputs} {equation.role.value}"
+    for loop in graph.loops:  # a whole step has them, a segment's program does not
+        yield f"loop {loop.parent} {loop.length} {loop.reverse} {loop.carries} {loop.twin}"
     yield f"out {graph.outputs} round {sorted(cut.goes_round.items())}"
 
 

@@ -9,7 +9,7 @@ the slices of a gradient lie as the update wants the stack.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cfp.analysis import Analysis
@@ -115,7 +115,8 @@ class Kind:
         return _lay(self.chained, self.chosen(option) * 2, option.state)
 
 
-def find_kinds(analysis: Analysis) -> tuple[Kind, ...]:
+def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Kind, ...]:
+    """`outer`, one candidate per block of the step, is what the mesh's first axis must split."""
     graph, blocks, segments = analysis.graph, analysis.grouping, analysis.cut
     pairs = find_pairs(graph, blocks.parameters)
     cutter = Cutter(graph, blocks, segments)
@@ -132,7 +133,7 @@ def find_kinds(analysis: Analysis) -> tuple[Kind, ...]:
                 index=distinct.index,
                 name=_name(analysis, distinct.representative),
                 occurrences=distinct.trips,
-                strategies=tuple(b.strategies(blocks.mesh_shape) for b in found[0].blocks.blocks),
+                strategies=_strategies(found[0], outer),
                 cuts=found,
                 chained=None if len(found) > 1 else _chained(distinct, cuts),
                 slices=slices,
@@ -141,6 +142,16 @@ def find_kinds(analysis: Analysis) -> tuple[Kind, ...]:
             )
         )
     return tuple(kinds)
+
+
+def _strategies(cut: Extract, outer: Sequence[int | None]) -> tuple[tuple[Strategy, ...], ...]:
+    """Of every block; those with `outer` on the first axis, where there are any."""
+    found = []
+    for block, number in zip(cut.blocks.blocks, cut.blocks_of, strict=True):
+        every = block.strategies(cut.blocks.mesh_shape)
+        some = tuple(s for s in every if outer and s[0] == outer[number])
+        found.append(some or every)
+    return tuple(found)
 
 
 def _chained(distinct: DistinctSegment, cuts: Callable[..., tuple[Extract, ...]]) -> Extract | None:

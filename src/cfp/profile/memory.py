@@ -45,6 +45,23 @@ class MemoryUse:
         halves["total_bytes"] = self.kept_bytes // 2 + self.scratch_bytes
         return MemoryUse(**halves)
 
+    def beside(self, one: MemoryUse) -> MemoryUse:
+        """Half of two in a row, given what one alone needs: what one more adds is kept, and what is
+        there once is scratch. The graph says what is kept at most; the compiler may keep less."""
+        stored = self.parameter_bytes + self.state_bytes
+        alone = max(one.total_bytes - one.parameter_bytes - one.state_bytes, 0)
+        both = max(2 * (self.total_bytes - stored) - self.scratch_bytes, 0)
+        adds = min(max(both - alone, 0), both)
+        gradients = min(self.gradient_bytes, adds)
+        return MemoryUse(
+            parameter_bytes=self.parameter_bytes,
+            state_bytes=self.state_bytes,
+            gradient_bytes=gradients,
+            activation_bytes=adds - gradients,
+            scratch_bytes=max(2 * alone - both, 0),
+            total_bytes=self.total_bytes,
+        )
+
     @property
     def kept_bytes(self) -> int:
         """What adds up over segments."""

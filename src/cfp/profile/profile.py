@@ -51,6 +51,11 @@ class SegmentProfile:
     layouts: Mapping[Option, tuple[Layouts, ...]]
     finished: bool  # False: the budget ended before the choice was settled
 
+    @property
+    def ways(self) -> int:
+        """Ways to split its blocks that ran, however the training state lies."""
+        return len({option.combo for option in self.costs})
+
     def ranked(self) -> list[Option]:
         """Fastest first."""
         return sorted(self.costs, key=lambda option: self.costs[option].time_s)

@@ -3,7 +3,7 @@
 what starting a program takes              Campaign.set_overhead
 one option of every segment                so that there is a plan at any moment
 the options that may be best               Explorer, or all of them
-training state split further               where memory counts, of the fastest options
+training state split further               of the fastest option; where memory counts, of several
 reshardings                                every pair of layouts at a boundary
 the fastest options alone                  of segments measured as two in a row
 """
@@ -29,6 +29,7 @@ from cfp.profile.costs import cost_of, cost_of_two, fixed_part
 from cfp.profile.explore import Explorer
 from cfp.profile.kinds import Kind, Option, find_kinds
 from cfp.profile.machine import Machine
+from cfp.profile.memory import MemoryUse, memory_use
 from cfp.profile.profile import Cost, Profile, SegmentProfile
 from cfp.profile.progress import Progress
 from cfp.profile.requests import (
@@ -55,17 +56,20 @@ ALONE = 2  # options of a segment that are measured alone, besides two in a row
 class Scope:
     """What to measure.
 
-    `states` are the ways training state may lie; all of them count where the fastest options would
-    exceed `memory_limit_bytes`. With `exhaustive` every option is measured (of a segment that has
-    more than `sample`, so many at random); otherwise those that may be best. `budget_s` bounds the
-    whole.
+    `states` are the ways training state may lie. `lean` measures ZeRO-1 and FSDP of all finalists,
+    as happens where the fastest options would exceed `memory_limit_bytes`. With `exhaustive` every
+    option is measured (of a segment that has more than `sample`, so many at random); otherwise
+    those that may be best. `budget_s` bounds the whole. `outer`, one candidate per block of the
+    step, is what the mesh's first axis must split.
     """
 
-    states: tuple[State, ...] = (State.BLOCK,)
+    states: tuple[State, ...] = tuple(State)
+    lean: bool = False
     exhaustive: bool = False
     sample: int | None = None
     budget_s: float | None = None
     memory_limit_bytes: float | None = None
+    outer: tuple[int | None, ...] = ()
 
 
 def measure(
@@ -79,41 +83,47 @@ def measure(
     progress: Progress,
 ) -> Profile:
     """Measures what the store does not have. The runner is the caller's to close."""
-    return _Profiler(analysis, mesh, runner, store, scope, effort, progress).run()
+    campaign = new_campaign(mesh, runner, store, effort, progress)
+    return measure_segments(campaign, analysis, mesh, scope)
+
+
+def new_campaign(
+    mesh: Mesh, runner: Runner, store: Store, effort: Effort, progress: Progress
+) -> Campaign:
+    """For programs on this mesh, without a deadline."""
+    machine = Machine.of(mesh)
+    overlap = machine.platform != "cpu"
+    return Campaign(runner, store, machine, effort, progress, overlap, math.inf)
+
+
+def measure_segments(campaign: Campaign, analysis: Analysis, mesh: Mesh, scope: Scope) -> Profile:
+    """Measures with a campaign that may have measured other things before. Its overhead, anchor
+    and deadline are set, and stay."""
+    return _Profiler(analysis, mesh, campaign, scope).run()
 
 
 @dataclass
 class _Profiler:
     analysis: Analysis
     mesh: Mesh
-    runner: Runner
-    store: Store
+    campaign: Campaign
     scope: Scope
-    effort: Effort
-    progress: Progress
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.start = time.monotonic()
-        self.machine = Machine.of(self.mesh)
-        self.kinds = find_kinds(self.analysis)
+        self.machine = self.campaign.machine
+        self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
         budget = math.inf if self.scope.budget_s is None else self.scope.budget_s
-        self.campaign = Campaign(
-            self.runner,
-            self.store,
-            self.machine,
-            self.effort,
-            self.progress,
-            overlap=self.machine.platform != "cpu",
-            deadline=self.start + budget,
-        )
+        self.campaign.deadline = self.start + budget
         self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in self.kinds]
         self.requests: list[dict[Option, list[Request]]] = [{} for _ in self.kinds]
         self.chained: list[dict[Option, Layouts]] = [{} for _ in self.kinds]
         self.alone: list[dict[Option, Request]] = [{} for _ in self.kinds]
         self.reshardings: dict[Resharding, Request] = {}
         self.finished = [False] * len(self.kinds)
+        self.tight = False  # memory counts
 
     def run(self) -> Profile:
         stages = [
@@ -176,25 +186,36 @@ class _Profiler:
         return option.combo, max(time_s, RESOLUTION_S), cost.rough
 
     def _states(self) -> None:
+        """Where memory counts, of all finalists. Else of the fastest, and of the others only if it
+        gains: replicated optimizer state is updated on every device."""
         states = [state for state in self.scope.states if state is not State.BLOCK]
-        if self._exceeds():
+        thorough = self.scope.lean or self._exceeds()
+        self.tight = thorough
+        if thorough:
             states = [State.ZERO1, State.FSDP]
-        self._measure(
-            (kind, Option(option.combo, state))
-            for kind in self.kinds
-            for option in self._finalists(kind)
-            for state in states
-        )
+        for kind in self.kinds:
+            finalists = self._finalists(kind)
+            some = finalists if thorough else finalists[:1]
+            self._measure((kind, _with(option, state)) for option in some for state in states)
+            for state in states if not thorough else ():
+                if finalists and self._gains(kind, finalists[0], state):
+                    self._measure((kind, _with(option, state)) for option in finalists[1:])
+
+    def _gains(self, kind: Kind, option: Option, state: State) -> bool:
+        before, after = self._cost(kind, option), self._cost(kind, _with(option, state))
+        return before is not None and after is not None and after.time_s < before.time_s
 
     def _exceeds(self) -> bool:
         """The fastest option of every segment, together, needs more than the limit."""
         kept = scratch = 0
+        copies = 1 if self.analysis.graph.donated else 2  # old and new training state at once
         for kind in self.kinds:
             finalists = self._finalists(kind)
             cost = self._cost(kind, finalists[0]) if finalists else None
             if cost is not None:
                 happens = len(self.analysis.distinct_segments[kind.index].occurrences)
-                kept += cost.memory.kept_bytes * happens
+                stored = cost.memory.parameter_bytes + cost.memory.state_bytes
+                kept += (cost.memory.kept_bytes + stored * (copies - 1)) * happens
                 scratch = max(scratch, cost.memory.scratch_bytes)
         limit = self.scope.memory_limit_bytes
         return limit is not None and kept + scratch > limit
@@ -222,9 +243,10 @@ class _Profiler:
         ]
 
     def _alone(self) -> None:
+        states = State if self.tight else (State.BLOCK,)
         for kind in self.kinds:
             if kind.chained is not None:
-                for option in self._finalists(kind)[:ALONE]:
+                for option in itertools.chain(*(self._finalists(kind, s)[:ALONE] for s in states)):
                     layouts = self.layouts[kind.index][option]
                     (request,) = cut_requests(self.machine, self.mesh, kind, option, layouts)
                     self.alone[kind.index][option] = request
@@ -239,13 +261,13 @@ class _Profiler:
         ]
         return fixed_part((one, two, self._between(kind, option)) for one, two, option in pairs)
 
-    def _finalists(self, kind: Kind) -> list[Option]:
+    def _finalists(self, kind: Kind, state: State = State.BLOCK) -> list[Option]:
         """The fastest options measured to the end; more of them where everything is measured."""
         costs = {
             option: cost
             for option in self.requests[kind.index]
             if (cost := self._cost(kind, option)) is not None
-            if not cost.rough and option.state is State.BLOCK
+            if not cost.rough and option.state is state
         }
         ranked = sorted(costs, key=lambda option: costs[option].time_s)
         return ranked[: FINALISTS * (2 if self.scope.exhaustive else 1)]
@@ -280,7 +302,15 @@ class _Profiler:
             measured[0],
             between_s=self._between(kind, option),
             fixed_s=self._fixed(kind),
+            alone=self._memory_alone(kind, option),
         )
+
+    def _memory_alone(self, kind: Kind, option: Option) -> MemoryUse | None:
+        request = self.alone[kind.index].get(option)
+        found = None if request is None else self.campaign.known.get(request.key)
+        if found is None or found.memory is None:
+            return None
+        return memory_use(kind.cuts[0], self.layouts[kind.index][option][0], found.memory)
 
     def _between(self, kind: Kind, option: Option) -> float:
         """What resharding between two neighbours that choose alike takes, as far as is known."""
@@ -332,6 +362,10 @@ class _Profiler:
             layouts=self.layouts[kind.index],
             finished=self.finished[kind.index],
         )
+
+
+def _with(option: Option, state: State) -> Option:
+    return Option(option.combo, state)
 
 
 def _first(kind: Kind) -> Option:

@@ -10,6 +10,9 @@ from cfp.profile.measurement import Measurement
 class Progress:
     """Override what you want to hear."""
 
+    def stage(self, name: str) -> None:
+        """What is being done besides measuring."""
+
     def expect(self, programs: int) -> None:
         """So many programs are known to be needed from here on."""
 

@@ -60,7 +60,7 @@ def cut_requests(
         once = "" if i == 0 else ", once"
         name = f"segment {kind.index}{once}: {kind.show(option)}"
         group = f"segment {kind.index} program {i} {option.state.value}"
-        found.append(_request(machine, mesh, cut, lie, name, group))
+        found.append(layout_request(machine, mesh, cut, lie, name, group))
     return found
 
 
@@ -71,17 +71,26 @@ def chained_request(
     assert kind.chained is not None
     name = f"chained segment {kind.index}: {kind.show(option)}"
     group = f"chained segment {kind.index} {option.state.value}"
-    return _request(machine, mesh, kind.chained, layouts, name, group)
+    return layout_request(machine, mesh, kind.chained, layouts, name, group)
 
 
-def _request(
-    machine: Machine, mesh: Mesh, cut: Extract, layouts: Layouts, name: str, group: str
+def layout_request(
+    machine: Machine,
+    mesh: Mesh,
+    cut: Extract,
+    layouts: Layouts,
+    name: str,
+    group: str,
+    *,
+    frees: bool = False,
 ) -> Request:
+    """A program whose tensors lie as `layouts` says."""
     program = program_digest(cut)
     key = job_key(machine, program, layouts)
 
     def make() -> Job:
-        return Job(key, name, lower(cut, layouts, mesh), fills(cut), dict(cut.goes_round))
+        module = lower(cut, layouts, mesh)
+        return Job(key, name, module, fills(cut), dict(cut.goes_round), frees)
 
     count = len(cut.graph.inputs) + len(cut.graph.outputs)
     return Request(key, program, name, group, count, make)

@@ -35,7 +35,7 @@ from jax.sharding import Mesh, Sharding
 
 from cfp.profile import xplane
 from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
-from cfp.segments.fill import Fill
+from cfp.segments.fill import SEED, Fill
 
 TRACED_RUNS = 3
 POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
@@ -113,7 +113,7 @@ class Session:
             return Failed(key, _reason(error))
         for result, argument in entry.job.goes_round.items():
             inputs[argument] = results[result]
-        entry.inputs = inputs
+        entry.inputs = None if entry.job.frees else inputs
         return seconds
 
     def trace(self, keys: Sequence[str]) -> dict[str, Shares]:
@@ -264,7 +264,7 @@ def _executable(lowered: jax.stages.Lowered, job: Job) -> _Executable:
 
 def _make(fill: Fill, sharding: Sharding) -> jax.Array:
     """An input, shard by shard: a host whose memory is not its devices' never has more than one."""
-    pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(0))
+    pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(SEED))
     device: Any = next(iter(sharding.device_set))
     made: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # shards are mostly of one shape
 

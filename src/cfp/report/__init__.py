@@ -1,8 +1,18 @@
 """What people read: terminal tables. Reads values only."""
 
 from cfp.report.analysis import show_analysis
+from cfp.report.comparison import show_comparison
 from cfp.report.plan import show_plan
+from cfp.report.planned import show_planned
 from cfp.report.profile import profile_to_json, show_profile
 from cfp.report.progress import TerminalProgress
 
-__all__ = ["TerminalProgress", "profile_to_json", "show_analysis", "show_plan", "show_profile"]
+__all__ = [
+    "TerminalProgress",
+    "profile_to_json",
+    "show_analysis",
+    "show_comparison",
+    "show_plan",
+    "show_planned",
+    "show_profile",
+]

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
+from cfp.memory_size import bytes_text
 from cfp.profile.store import Record, Store
-from cfp.report.text import add_row, bytes_text, line, new_table
+from cfp.report.text import add_row, line, new_table
 
 
 def show_cache(store: Store, console: Console) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from cfp.memory_size import bytes_text
 from cfp.plan import Collective, Origin, Plan
 from cfp.plan.choice import alike
 from cfp.report.text import (
     add_row,
-    bytes_text,
     new_table,
     segments_text,
     shape_text,

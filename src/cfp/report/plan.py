@@ -18,13 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from cfp.layouts import Layout
+from cfp.memory_size import bytes_text
 from cfp.plan import Collective, Plan
 from cfp.plan.choice import alike
 from cfp.plan.tensor import PlannedTensor
 from cfp.report.collectives import collectives_table
+from cfp.report.evidence import show_evidence
 from cfp.report.text import (
     add_row,
-    bytes_text,
     line,
     new_table,
     segments_text,
@@ -49,7 +50,8 @@ def show_plan(
     memory_bytes: int | None = None,
 ) -> None:
     """The whole plan. `collectives` and `memory_bytes` are of the compiled step, where it is."""
-    _show_head(plan, console, memory_bytes)
+    show_head(plan, console, memory_bytes)
+    show_evidence(plan, console)
     if plan.segments:
         console.print(_blocks_table(plan))
     if plan.values:
@@ -68,7 +70,8 @@ def show_plan(
         console.print(collectives_table(plan, found))
 
 
-def _show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
+def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
+    """What it is, where it was made, and what is predicted of it."""
     made = plan.environment
     axes = ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
     same = made.device_kind.lower() == made.platform.lower()

@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cfp.memory_size import bytes_text
 from cfp.profile import Boundary, Cost, Option, Profile, SegmentProfile
 from cfp.report.text import (
     add_row,
-    bytes_text,
     line,
     new_table,
     shape_text,
@@ -39,7 +39,7 @@ def _segment_table(segment: SegmentProfile, top: int) -> Table:
     shown = f", the fastest {top}" if len(ranked) > top else ""
     table = new_table(
         f"Segment {kind.index} ({kind.name}), {times} a step: "
-        f"{len(ranked)} of {kind.space} ways to split it measured{shown}",
+        f"{segment.ways} of {kind.space} ways to split it measured{shown}",
         "splits",
         "time",
         "+-",

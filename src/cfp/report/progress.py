@@ -45,6 +45,9 @@ class TerminalProgress(Progress):
         if self._status is not None:
             self._status.stop()
 
+    def stage(self, name: str) -> None:
+        self._say(name)
+
     def expect(self, programs: int) -> None:
         self._expected = self._done + programs
 

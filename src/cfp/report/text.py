@@ -41,15 +41,6 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def bytes_text(count: float) -> str:
-    """`457732` as `447.0 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def time_text(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:

@@ -18,6 +18,7 @@ import numpy as np
 from cfp.trace import Graph, Role, is_key
 
 INDEXING = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
+SEED = 0  # of the values that programs are measured on
 SLICING = frozenset({"dynamic_slice", "dynamic_update_slice"})
 
 
@@ -78,7 +79,7 @@ def as_key(graph: Graph, index: int, bits: Any) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(bits), impl=implementation.name)
 
 
-def example_inputs(graph: Graph, values: Sequence[int], seed: int = 0) -> list[np.ndarray | Any]:
+def example_inputs(graph: Graph, values: Sequence[int], seed: int = SEED) -> list[np.ndarray | Any]:
     """One array per value, the same for the same seed."""
     random = np.random.default_rng(seed)
     return [as_key(graph, value, fill_of(graph, value).array(random)) for value in values]

@@ -1,0 +1,195 @@
+"""Is the plan good? CFP's plan against the five templates, and against every plan there is.
+
+For each model, batch size and mesh of virtual CPU devices, `cfp.plan` makes a plan; its step and
+the steps of the templates run in turn. With `--exhaustive`, on a mesh of one axis, every way to
+split the layer is then run as a full step too (all layers alike, embedding and head as is
+predicted best with it), in turn with CFP's plan.
+
+    to the best template   CFP's measured step / that of the fastest template; below 1 is faster.
+                           `tie` where the 95 % intervals overlap
+    to the best of all     CFP's measured step / that of the fastest of all plans
+
+`python -m bench.plan_quality` writes bench/results/plan_quality.md. Stopped, it goes on where it
+was (`--store`, and a file beside it). For times worth keeping run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import cfp
+from bench.environment import made_by
+from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
+from cfp import templates
+from cfp.plan.evidence import MeasuredStep
+from cfp.profile import Effort
+from cfp.report import TerminalProgress
+
+OUT = Path(__file__).parent / "results" / "plan_quality.md"
+BATCHES = (8, 32)
+MESHES = ((4,), (2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Seconds of full steps; `of_all_s` is of the fastest of all plans, `ours_again_s` of CFP's
+    plan run in turn with them."""
+
+    model: str
+    batch: int
+    mesh: str
+    splits: str
+    predicted_s: float
+    ours: dict[str, Any]
+    templates: list[dict[str, Any]]
+    seconds: float
+    plans_run: int = 0
+    of_all_s: float = 0.0
+    ours_again_s: float = 0.0
+    best_of_all: str = ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
+    parser.add_argument("--meshes", nargs="+", default=["4", "2x2"])
+    parser.add_argument("--exhaustive", nargs="*", default=["gpt", "llama"], choices=MODELS)
+    parser.add_argument("--store", type=Path, default=Path(".bench_store"))
+    parser.add_argument("--wave", type=int, default=4, help="programs compiled at once")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    done = options.store / "plan_quality.json"
+    rows = [Row(**row) for row in json.loads(done.read_text())] if done.exists() else []
+    for text, batch, model in itertools.product(options.meshes, options.batches, options.models):
+        if any((r.model, r.batch, r.mesh) == (model, batch, text) for r in rows):
+            continue
+        case = make_case(model, batch, tuple(map(int, text.split("x"))))
+        every = text == "4" and batch == options.batches[0] and model in options.exhaustive
+        rows.append(run(case, text, options.store, options.wave, every))
+        done.write_text(json.dumps([asdict(row) for row in rows]))
+        options.out.write_text(render(rows))
+    print(options.out.read_text())
+
+
+def run(case: Case, mesh: str, store: Path, wave: int, every: bool) -> Row:
+    with TerminalProgress(Console(stderr=True)) as progress:
+        plan = cfp.plan(
+            case.step,
+            *case.args,
+            mesh=case.mesh,
+            beside=templates.__all__,
+            cache_dir=store,
+            effort=Effort(wave=wave),
+            progress=progress,
+        )
+    assert plan.evidence is not None
+    assert plan.predicted is not None
+    steps = plan.evidence.steps
+    beside = [step for step in steps if step.name in templates.__all__]
+    row = Row(
+        model=case.model,
+        batch=case.batch,
+        mesh=mesh,
+        splits="; ".join(dict.fromkeys(s.splits for s in plan.evidence.segments)),
+        predicted_s=plan.predicted.time_s,
+        ours=asdict(steps[0]),
+        templates=[asdict(step) for step in beside],
+        seconds=plan.evidence.seconds,
+    )
+    return row if not every else against_all(row, case, store, wave)
+
+
+def against_all(row: Row, case: Case, store: Path, wave: int) -> Row:
+    """Every way to split the layer, all layers alike; the other segments as is best with it."""
+    with Bench(case, store, wave, exhaustive=True) as bench:
+        composition = bench.candidates.composition
+        layer = max(set(composition.kinds), key=composition.kinds.count)
+        others = [kind for kind in range(len(bench.profile.segments)) if kind != layer]
+        points = []
+        for option in range(len(composition.options[composition.kinds.index(layer)])):
+            around = itertools.product(*(bench.options(kind) for kind in others))
+            choices = []
+            for chosen in around:
+                by_kind = {layer: option, **dict(zip(others, chosen, strict=True))}
+                choices.append(bench.alike([by_kind[kind] for kind in sorted(by_kind)]))
+            points.append(min(map(bench.point, choices), key=lambda point: point.time_s))
+        best = bench.candidates.solve(None).best
+        assert best is not None
+        measured = bench.full_steps([best, *points])
+        ran = [
+            (m.usual_s, p)
+            for (_, m), p in zip(measured, [best, *points], strict=True)
+            if m.failed is None
+        ]
+        fastest, point = min(ran, key=lambda one: one[0])
+        return Row(
+            **{
+                **asdict(row),
+                "plans_run": len(ran),
+                "of_all_s": fastest,
+                "ours_again_s": ran[0][0],
+                "best_of_all": bench.candidates.show(point),
+            }
+        )
+
+
+def render(rows: list[Row]) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
+    lines = [
+        "# CFP's plan against the templates",
+        "",
+        made_by("bench.plan_quality"),
+        "",
+        f"Models of size `small` with {LAYERS} layers, {sizes}. Milliseconds of a full step, run "
+        "in turn, on virtual CPU devices.",
+        "",
+        "| model | batch | mesh | CFP | predicted | "
+        + " | ".join(templates.__all__)
+        + " | to the best template |",
+        "|---|---|---|---|---|" + "---|" * (len(templates.__all__) + 1),
+    ]
+    for row in rows:
+        ours = MeasuredStep(**row.ours)
+        found = {step["name"]: MeasuredStep(**step) for step in row.templates}
+        ran = [step for step in found.values() if step.failed is None]
+        best = min(ran, key=lambda step: step.measured_s)
+        cells = [
+            f"{found[name].measured_s * 1e3:.1f}" if found[name].failed is None else "-"
+            for name in templates.__all__
+        ]
+        tie = ", tie" if ours.ties(best) else ""
+        lines.append(
+            f"| {row.model} | {row.batch} | {row.mesh} | {ours.measured_s * 1e3:.1f} | "
+            f"{row.predicted_s * 1e3:.1f} | {' | '.join(cells)} | "
+            f"{ours.measured_s / best.measured_s:.3f} ({best.name}{tie}) |"
+        )
+    every = [row for row in rows if row.plans_run]
+    if every:
+        lines += [
+            "",
+            "Against every plan of the layer, run as a full step:",
+            "",
+            "| model | batch | mesh | plans run | CFP | the fastest of all | to the best of all |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {row.model} | {row.batch} | {row.mesh} | {row.plans_run} | "
+            f"{row.ours_again_s * 1e3:.1f} | {row.of_all_s * 1e3:.1f} ({row.best_of_all}) | "
+            f"{row.ours_again_s / row.of_all_s:.3f} |"
+            for row in every
+        ]
+    lines += ["", "CFP's plans (distinct segments in order):", ""]
+    lines += [f"- {row.model}, batch {row.batch}, {row.mesh}: {row.splits}" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

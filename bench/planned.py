@@ -1,0 +1,110 @@
+"""What the benchmarks of planning share: models to plan, and full steps of plans by option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from rich.console import Console
+
+from cfp import Analysis, analyze
+from cfp.candidates import Candidates
+from cfp.devices import make_mesh
+from cfp.models import config, make_step
+from cfp.profile import Effort, Option
+from cfp.profile.api import open_campaign
+from cfp.profile.campaign import Campaign
+from cfp.profile.full_step import measure_steps
+from cfp.profile.measurement import Measurement
+from cfp.profile.profiler import Scope, measure_segments
+from cfp.report import TerminalProgress
+from cfp.search import Point
+
+MODELS = ("bert", "gpt", "moe", "llama")
+SHAPE: dict[str, Any] = {"seq": 64}  # of every model, size `small`
+LAYERS = 4
+AT_ONCE = 10  # full steps that run in turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """A model at a batch size on a mesh of virtual CPU devices. Its step donates its state."""
+
+    model: str
+    batch: int
+    mesh: Mesh
+    step: Any
+    args: tuple[Any, ...]
+    analysis: Analysis
+
+
+def make_case(model: str, batch: int, shape: Sequence[int], **options: Any) -> Case:
+    mesh = make_mesh(shape, "cpu")
+    sizes = {"layers": LAYERS, **SHAPE, **options}
+    step, args = make_step(config(model, "small", batch=batch, **sizes), abstract=True)
+    step = jax.jit(step, donate_argnums=0)
+    return Case(model, batch, mesh, step, args, analyze(step, *args, mesh_shape=tuple(shape)))
+
+
+class Bench:
+    """`with Bench(case, store) as bench:` has the case's segments measured, and measures full steps
+    of any plan: one option per segment, by number."""
+
+    def __init__(self, case: Case, store: Path, wave: int, exhaustive: bool = False) -> None:
+        self.case = case
+        self._scope = Scope(exhaustive=exhaustive)
+        self._store = store
+        self._effort = Effort(wave=wave)
+
+    def __enter__(self) -> Bench:
+        case = self.case
+        self.progress = TerminalProgress(Console(stderr=True))
+        self._opened = open_campaign(
+            case.mesh, cache_dir=self._store, effort=self._effort, progress=self.progress
+        )
+        self.campaign: Campaign = self._opened.__enter__()
+        self.profile = measure_segments(self.campaign, case.analysis, case.mesh, self._scope)
+        self.candidates = Candidates(
+            case.step,
+            case.analysis,
+            case.mesh,
+            self.profile,
+            pins={},
+            pinned={},
+            sequence=False,
+        )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+    def point(self, choice: Sequence[int]) -> Point:
+        problem = self.candidates.composition.problem
+        return Point(problem.time_s(choice), problem.memory_bytes(choice), tuple(choice))
+
+    def alike(self, options: Sequence[int]) -> tuple[int, ...]:
+        """The choice that gives every segment its kind's option."""
+        return tuple(options[kind] for kind in self.candidates.composition.kinds)
+
+    def options(self, kind: int) -> list[int]:
+        """Those measured to the end."""
+        composition, costs = self.candidates.composition, self.profile.segments[kind].costs
+        at = composition.kinds.index(kind)
+        every: tuple[Option, ...] = composition.options[at]
+        return [i for i, option in enumerate(every) if not costs[option].rough]
+
+    def full_steps(self, points: Sequence[Point]) -> list[tuple[Any, Measurement]]:
+        """The plan of each, and its step."""
+        found: list[tuple[Any, Measurement]] = []
+        for start in range(0, len(points), AT_ONCE):
+            some = points[start : start + AT_ONCE]
+            plans = {self.candidates.show(p): self.candidates.make(p).plan for p in some}
+            bounds = {name: plan.known("bench") for name, plan in plans.items()}
+            steps = {name: (b.analysis, b.layouts) for name, b in bounds.items()}
+            measured = measure_steps(self.campaign, self.case.mesh, steps)
+            found += [(plans[name], measured[name]) for name in map(self.candidates.show, some)]
+        return found

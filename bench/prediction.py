@@ -1,0 +1,170 @@
+"""Is the prediction right? Predicted against measured full steps, plan by plan.
+
+For each model its segments are profiled on 4 virtual CPU devices. Then `--plans` plans are drawn
+from what was measured: the planner's own, plans with all layers alike, and plans in which every
+layer is split in its own way. Each is predicted from the segments, priced by Alpa's volume formula
+(`estimate_alpa`), and run as a full step, in turn with others.
+
+    error     |predicted / measured - 1|
+    tau       Kendall's rank correlation with the measured full steps; 1 is the same order. The
+              second figure is over pairs that differ by more than 5 % when measured: nobody can
+              order the others
+
+`python -m bench.prediction` writes bench/results/prediction.md. Stopped, it goes on where it was
+(`--store`). For times worth keeping run it on an otherwise idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.environment import made_by
+from bench.planned import LAYERS, MODELS, SHAPE, Bench, make_case
+from cfp.blocks.pairs import find_pairs
+from cfp.search import Point
+from cfp.templates.alpa_ilp import estimate_alpa
+
+OUT = Path(__file__).parent / "results" / "prediction.md"
+PLANS = 36
+BATCH = 16
+APART = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    splits: str
+    predicted_s: float
+    measured_s: float
+    volume: float
+    predicted_bytes: int
+    compiled_bytes: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--store", type=Path, default=Path(".bench_store"))
+    parser.add_argument("--plans", type=int, default=PLANS)
+    parser.add_argument("--wave", type=int, default=4, help="programs compiled at once")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    found: dict[str, list[Row]] = {}
+    for model in options.models:
+        found[model] = run(model, options.store, options.plans, options.wave)
+        options.out.write_text(render(found))
+    print(options.out.read_text())
+
+
+def run(model: str, store: Path, plans: int, wave: int) -> list[Row]:
+    case = make_case(model, BATCH, (4,))
+    graph, blocks = case.analysis.graph, case.analysis.grouping
+    pairs = find_pairs(graph, blocks.parameters)
+    rows = []
+    with Bench(case, store, wave) as bench:
+        points = draw(bench, plans)
+        for point, (plan, measured) in zip(points, bench.full_steps(points), strict=True):
+            if measured.failed is not None or measured.memory is None:
+                raise RuntimeError(f"{bench.candidates.show(point)}: {measured.failed}")
+            layouts = plan.known("bench").layouts
+            rows.append(
+                Row(
+                    bench.candidates.show(point),
+                    plan.predicted.time_s,
+                    measured.usual_s,
+                    estimate_alpa(graph, (4,), layouts, parameters=blocks.parameters, pairs=pairs),
+                    plan.predicted.memory_bytes,
+                    measured.memory.total_bytes,
+                )
+            )
+    return rows
+
+
+def draw(bench: Bench, count: int) -> list[Point]:
+    """The planner's best, half with alike segments, the rest mixed; all different, all possible."""
+    random_ = random.Random(0)
+    kinds = range(len(bench.profile.segments))
+    solution = bench.candidates.solve(None)
+    assert solution.best is not None
+    found = {solution.best.choice: solution.best}
+    tries = itertools.count()
+    while len(found) < count and next(tries) < 100 * count:
+        if len(found) % 2:
+            choice = bench.alike([random_.choice(bench.options(kind)) for kind in kinds])
+        else:
+            of_nodes = bench.candidates.composition.kinds
+            choice = tuple(random_.choice(bench.options(kind)) for kind in of_nodes)
+        point = bench.point(choice)
+        if point.time_s < float("inf"):
+            found.setdefault(choice, point)
+    return list(found.values())
+
+
+def kendall(xs: Sequence[float], ys: Sequence[float], apart: float = 0.0) -> float:
+    """Pairs that both order alike, less those they order otherwise, over all pairs whose `ys`
+    differ by more than `apart`."""
+    pairs = [
+        (i, j)
+        for i, j in itertools.combinations(range(len(xs)), 2)
+        if abs(ys[i] - ys[j]) > apart * min(ys[i], ys[j])
+    ]
+    signs = [_sign(xs[i] - xs[j]) * _sign(ys[i] - ys[j]) for i, j in pairs]
+    return sum(signs) / max(len(pairs), 1)
+
+
+def _sign(x: float) -> int:
+    return (x > 0) - (x < 0)
+
+
+def render(found: dict[str, list[Row]]) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
+    lines = [
+        "# Predicted against measured full steps",
+        "",
+        made_by("bench.prediction"),
+        "",
+        f"Models of size `small` with {LAYERS} layers, batch {BATCH}, {sizes}; 4 virtual CPU "
+        f"devices. Taus in brackets are over pairs more than {APART:.0%} apart.",
+        "",
+        "| model | plans | slowest / fastest | median error | worst error | tau, predicted "
+        "| tau, Alpa's volume | memory: median error | worst |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for model, rows in found.items():
+        measured = [row.measured_s for row in rows]
+        errors = [abs(row.predicted_s / row.measured_s - 1) for row in rows]
+        memory = [abs(row.predicted_bytes / row.compiled_bytes - 1) for row in rows]
+        taus = [
+            f"{kendall(xs, measured):.2f} ({kendall(xs, measured, APART):.2f})"
+            for xs in ([r.predicted_s for r in rows], [r.volume for r in rows])
+        ]
+        lines.append(
+            f"| {model} | {len(rows)} | {max(measured) / min(measured):.1f} | "
+            f"{statistics.median(errors):.1%} | {max(errors):.1%} | {taus[0]} | {taus[1]} | "
+            f"{statistics.median(memory):.1%} | {max(memory):.1%} |"
+        )
+    for model, rows in found.items():
+        lines += [
+            "",
+            f"## {model}",
+            "",
+            "| plan (segments: splits by block) | predicted ms | measured ms | error "
+            "| Alpa's volume (millions) | memory MiB, predicted | compiled |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for row in sorted(rows, key=lambda row: row.measured_s):
+            lines.append(
+                f"| {row.splits} | {row.predicted_s * 1e3:.1f} | {row.measured_s * 1e3:.1f} | "
+                f"{row.predicted_s / row.measured_s - 1:+.1%} | {row.volume / 1e6:.2f} | "
+                f"{row.predicted_bytes / 2**20:.1f} | {row.compiled_bytes / 2**20:.1f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

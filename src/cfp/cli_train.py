@@ -1,0 +1,149 @@
+"""`cfp train`: run a step over and over, with a plan or without."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import jax
+import numpy as np
+from rich.console import Console
+
+from cfp import models
+from cfp.cli_cache import json_option
+from cfp.cli_options import load_plan, mesh_of, model_options, platform_option
+from cfp.devices import make_mesh
+from cfp.errors import CfpError
+from cfp.plan import Plan
+from cfp.plan.file import read_document
+from cfp.report.training import TrainingProgress, show_training
+from cfp.targets import load_target
+from cfp.training import TrainLoop, TrainStep, prepare
+
+EAGER_BYTES = 2**30  # a larger state is made where it lies, not on one device and then split
+
+
+@click.command()
+@click.argument("target")
+@click.option(
+    "--plan",
+    "path",
+    metavar="PLAN",
+    help="A plan file for this step. [default: unsharded, on one device]",
+)
+@click.option("--steps", type=click.IntRange(1), default=50, show_default=True, help="How many.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Of a built-in model's parameters, batches and dropout.",
+)
+@platform_option
+@json_option
+@model_options
+def train(
+    target: str,
+    path: str | None,
+    steps: int,
+    seed: int,
+    platform: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Train a step with a plan, and see loss and throughput as it runs.
+
+    TARGET is bert, gpt, moe, llama, or your own as module:function, where the function returns
+    (step, args).
+
+    A built-in model gets a new synthetic batch, and a new dropout key, every step. Of your own
+    step, what it returns goes round into its arguments: a result, or a part of it, replaces the
+    argument, or the part, of the same structure, shapes and dtypes (a lone array only where it is
+    a parameter that the step updates). The other arguments stay as given, the batch too. The loss
+    is the result called `loss`, or else the first floating-point scalar.
+
+    A step's time is from its call until its last result is there. TFLOP/s are the model's over all
+    devices: two per multiply-add of the matrix products and convolutions of the forward and the
+    backward pass; not what `jax.checkpoint` computes again, nor the optimizer, nor elementwise
+    work. The first step compiles and counts in no rate.
+
+    \b
+        cfp train gpt --steps 50
+        cfp template megatron gpt --mesh 4 --platform cpu --out plan.json
+        cfp train gpt --plan plan.json --steps 50 --platform cpu
+        cfp train my_project.train:make_step --plan plan.json --steps 200 --json
+    """
+    messages = Console(stderr=True)
+    with messages.status(f"Preparing {target} ..."):
+        loop, trained, renewed = _start(target, path, steps, seed, platform, options)
+    done: list[TrainStep] = []
+    stopped: CfpError | None = None
+    with TrainingProgress(messages, loop.training, steps, renewed) as progress:
+        try:
+            for one in trained:
+                done.append(one)
+                progress.stepped(one)
+        except KeyboardInterrupt:
+            stopped = CfpError(f"Interrupted after {len(done)} of {steps} steps.")
+    training = loop.training.after(done)
+    if as_json:
+        more = {"renewed": renewed, "interrupted": stopped is not None}
+        click.echo(json.dumps({"target": target, **training.to_json(), **more}, indent=1))
+    else:
+        show_training(training, Console())
+    if stopped is not None:
+        raise stopped
+
+
+def _start(
+    target: str,
+    path: str | None,
+    steps: int,
+    seed: int,
+    platform: str | None,
+    options: dict[str, Any],
+) -> tuple[TrainLoop, Iterator[TrainStep], tuple[str, ...]]:
+    """The loop, its steps to come, and the arguments that every step gets anew.
+
+    No one but the steps then holds the first arguments, so they are freed once placed.
+    """
+    plan: Plan | None = None
+    if path is None:
+        mesh = make_mesh((1,), platform)
+    else:
+        mesh = mesh_of(read_document(path).mesh("mesh"), platform)
+        plan = load_plan(path, mesh)
+    ready = functools.partial(prepare, plan=plan, device=mesh.devices.flat[0])
+    if target not in models.NAMES:
+        step, args = load_target(target, options)
+        loop = ready(step, *args)
+        return loop, loop.run(args, steps=steps), ()
+    overrides = {name: value for name, value in options.items() if name != "size"}
+    config = models.config(target, options.get("size") or "tiny", **overrides)
+    step, (shapes, *rest) = models.make_step(config, abstract=True)
+    loop = ready(step, shapes, *rest, tokens=config.batch * config.seq)
+    state = _initial_state(config, seed, shapes, loop.shardings(0))
+    batches = _batches(config, seed)
+    renewed = ("batch", "key") if config.dropout else ("batch",)
+    return loop, loop.run((state, *rest), steps=steps, batches=batches), renewed
+
+
+def _initial_state(config: models.Config, seed: int, shapes: models.State, where: Any) -> Any:
+    init = functools.partial(models.init_state, config, seed)
+    leaves = jax.tree.leaves(shapes)
+    size_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return init() if size_bytes <= EAGER_BYTES else jax.jit(init, out_shardings=where)()
+
+
+def _batches(config: models.Config, seed: int) -> Iterator[dict[str, Any]]:
+    """Every step its own, and the same for every plan."""
+    step = 0
+    while True:
+        drawn = np.random.SeedSequence([seed, step]).generate_state(2) >> 1
+        batch: dict[str, Any] = {"batch": models.synthetic_batch(config, int(drawn[0]))}
+        yield {**batch, "key": jax.random.key(int(drawn[1]))} if config.dropout else batch
+        step += 1

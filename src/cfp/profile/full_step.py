@@ -1,0 +1,58 @@
+"""Whole steps under a plan, measured like any program: compiled and run in the worker, in turn,
+kept in the store. This is what a prediction is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jax.sharding import Mesh
+
+from cfp.analysis import Analysis
+from cfp.blocks.pairs import find_pairs
+from cfp.layouts import Layouts
+from cfp.profile.campaign import Campaign
+from cfp.profile.machine import Machine
+from cfp.profile.measurement import Measurement
+from cfp.profile.requests import Request, layout_request
+from cfp.segments.extract import Extract
+
+
+def whole_step(analysis: Analysis) -> Extract:
+    """The step as a program. Training state goes round where the step donates it."""
+    graph = analysis.graph
+    pairs = find_pairs(graph, analysis.grouping.parameters)
+    return Extract(
+        graph=graph,
+        blocks=analysis.grouping,
+        values=tuple(range(len(graph.values))),
+        blocks_of=tuple(range(len(analysis.blocks))),
+        times=1,
+        goes_round={result: at for result, at in pairs.items() if at in graph.donated},
+    )
+
+
+def step_request(
+    machine: Machine, mesh: Mesh, analysis: Analysis, layouts: Layouts, name: str
+) -> Request:
+    """The step laid out so. It competes with no other: none is given up."""
+    frees = machine.platform != "cpu"  # the host's memory holds several
+    step, name = whole_step(analysis), f"full step: {name}"
+    return layout_request(machine, mesh, step, layouts, name, "", frees=frees)
+
+
+def measure_steps(
+    campaign: Campaign, mesh: Mesh, plans: Mapping[str, tuple[Analysis, Layouts]]
+) -> dict[str, Measurement]:
+    """Every plan's step, all in turn with one another. One that does not run is `failed`."""
+    requests = {
+        name: step_request(campaign.machine, mesh, analysis, layouts, name)
+        for name, (analysis, layouts) in plans.items()
+    }
+    usual = campaign.effort
+    campaign.effort = replace(usual, wave=max(len(requests), 1))
+    try:
+        campaign.measure(requests.values())
+    finally:
+        campaign.effort = usual
+    return {name: campaign.known[request.key] for name, request in requests.items()}

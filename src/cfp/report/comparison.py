@@ -1,0 +1,50 @@
+"""Plans measured against each other, as a table."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from cfp.compare import Comparison
+from cfp.memory_size import bytes_text
+from cfp.report.text import add_row, new_table, time_text
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Fastest first."""
+    table = new_table(
+        f"Full steps, {comparison.rounds} rounds in turn",
+        "plan",
+        "median",
+        "95 % sure",
+        "to the fastest",
+        "95 % sure",
+        "computing",
+        "sending",
+        "memory",
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for one in comparison.plans:
+        if one.failed is not None:
+            continue
+        parts = [
+            "-" if seconds is None else time_text(seconds)
+            for seconds in (one.compute_s, one.communication_s)
+        ]
+        fastest = one is comparison.plans[0]
+        tie = " (tie)" if one.ties and not fastest else ""
+        add_row(
+            table,
+            one.name,
+            time_text(one.time_s),
+            f"{time_text(one.low_s)} - {time_text(one.high_s)}",
+            f"{one.ratio:.3f}x{tie}",
+            "" if fastest else f"{one.ratio_low:.3f} - {one.ratio_high:.3f}",
+            *parts,
+            bytes_text(one.memory_bytes),
+        )
+    console.print(table)
+    for one in comparison.plans:
+        if one.failed is not None:
+            console.print(f"{one.name} does not run: {one.failed}", markup=False, highlight=False)

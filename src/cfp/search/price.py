@@ -1,0 +1,72 @@
+"""Memory at a price: bounds on time from below, and plans.
+
+With a price λ in seconds per byte, L_λ is the least T + λ·kept of all choices. For every λ >= 0
+
+    T(choice) >= L_λ - λ·kept(choice)
+
+so L_λ bounds the time of all that keeps a given amount, and what is kept by all that is as fast as
+a given time. The choice that attains it lies on the frontier. Many prices are tried side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cfp.search.problem import Array, Numbers, Problem
+from cfp.search.steps import Steps
+from cfp.search.table import Tables, backtrack, forward
+
+FACTORS = 4.0 ** np.arange(-8, 9)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced:
+    """What is kept counts from the least that the nodes can keep."""
+
+    prices: Array
+    tables: Tables
+    choices: Numbers  # for each price
+    over_bytes: Numbers  # what each keeps
+    times_s: Array  # what each takes, to rounding
+
+    @property
+    def least(self) -> Array:
+        """L_λ."""
+        return self.tables.last
+
+
+def at_prices(problem: Problem, steps: Steps, prices: Array) -> Priced:
+    over = [node.kept_bytes - node.kept_bytes.min() for node in problem.nodes]
+    costs = [
+        node.times_s[:, None] + extra[:, None] * prices
+        for node, extra in zip(problem.nodes, over, strict=True)
+    ]
+    tables = forward(steps, costs, width=len(prices))
+    choices = backtrack(tables, np.arange(len(prices)))
+    kept = np.sum([extra[c] for extra, c in zip(over, choices.T, strict=True)], axis=0)
+    return Priced(prices, tables, choices, kept, tables.last - prices * kept)
+
+
+def wide_apart(problem: Problem) -> Array:
+    """Prices from none to so much that little else counts."""
+    tables = {id(node): node.times_s for node in problem.nodes}
+    tables.update({id(edge): edge for edge in problem.edges.values()})
+    spans = {key: _span(table) for key, table in tables.items()}
+    seconds = sum(spans[id(node)] for node in problem.nodes)
+    seconds += sum(spans[id(edge)] for edge in problem.edges.values())
+    kept = sum(float(np.ptp(node.kept_bytes)) for node in problem.nodes)
+    return np.append(0.0, FACTORS * (seconds / kept if seconds and kept else 1.0))
+
+
+def even(priced: Priced, a: int, b: int) -> float:
+    """The price at which the choices numbered a and b, of which b keeps less, cost the same: a
+    corner that lies between them is cheaper there."""
+    seconds = max(0.0, float(priced.times_s[b] - priced.times_s[a]))
+    return seconds / max(1, int(priced.over_bytes[a] - priced.over_bytes[b]))
+
+
+def _span(table: Array) -> float:
+    finite = table[np.isfinite(table)]
+    return float(np.ptp(finite)) if finite.size else 0.0

@@ -1,0 +1,6 @@
+"""Run a step over and over, with a plan or without. Prints nothing."""
+
+from cfp.training.loop import TrainLoop, prepare, train
+from cfp.training.summary import Training, TrainStep
+
+__all__ = ["TrainLoop", "TrainStep", "Training", "prepare", "train"]

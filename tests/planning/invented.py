@@ -1,0 +1,60 @@
+"""Profiles without devices: real segments and layouts, invented numbers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from cfp.analysis import Analysis
+from cfp.layouts.state import State
+from cfp.profile import Cost, Option, Profile, SegmentProfile
+from cfp.profile.boundary import find_crossings
+from cfp.profile.job import Shares
+from cfp.profile.kinds import Kind
+from cfp.profile.memory import MemoryUse
+from tests.profiling.cases import kinds
+from tests.profiling.fake_runner import MACHINE
+
+
+def invented_profile(analysis: Analysis, seed: int = 0, options: int = 4) -> Profile:
+    """Some options of every segment, each with its own cost, and every resharding they may need."""
+    draw = random.Random(seed)
+    found = kinds(analysis)
+    segments = tuple(_segment(kind, draw, options) for kind in found)
+    crossings = find_crossings(analysis, found)
+    reshardings = {}
+    for boundary in {crossing.boundary: None for crossing in crossings}:
+        left, right = segments[boundary.source.kind], segments[boundary.target.kind]
+        for a, b in itertools.product(left.costs, right.costs):
+            needed = boundary.resharding(left.layouts[a], right.layouts[b])
+            if needed is not None and needed not in reshardings:
+                reshardings[needed] = draw.uniform(1e-4, 5e-4)
+    return Profile(
+        machine=MACHINE,
+        segments=segments,
+        crossings=crossings,
+        reshardings=reshardings,
+        base_s=1e-4,
+        each_s=1e-6,
+        compiled=0,
+        loaded=0,
+        compile_s=0.0,
+        seconds=0.0,
+        missing=(),
+    )
+
+
+def _segment(kind: Kind, draw: random.Random, count: int) -> SegmentProfile:
+    options: dict[Option, None] = {}
+    for _ in range(3 * count):
+        combo = tuple(draw.randrange(len(choices)) for choices in kind.strategies)
+        options[Option(combo, draw.choice(list(State)))] = None
+    chosen = list(options)[:count]
+    costs = {}
+    for option in chosen:
+        seconds = draw.uniform(1e-3, 4e-3)
+        memory = MemoryUse(*(draw.randrange(2**20) for _ in range(5)), total_bytes=0)
+        shares = Shares(seconds * 0.5, seconds * 0.3, seconds * 0.2)
+        costs[option] = Cost(seconds, seconds, 0.0, shares, memory, rough=False)
+    layouts = {option: kind.layouts(option) for option in chosen}
+    return SegmentProfile(kind, costs, {}, layouts, finished=True)

@@ -1,0 +1,176 @@
+"""From an unmodified step to a plan, for real: programs compiled and run on virtual devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import cfp
+from cfp import planner
+from cfp.plan import Plan
+from cfp.profile import Effort
+from tests.profiling.cases import mesh
+
+EFFORT = Effort(warmups=1, repeats=5)
+
+
+def step(params: Any, momentum: Any, x: Any) -> Any:
+    """Four layers: the first, two alike, the last."""
+
+    def loss(params: Any) -> Any:
+        h = x
+        for w in params:
+            h = jnp.tanh(h @ w)
+        return (h**2).mean()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
+    return jax.tree.map(lambda w, m: w - 0.1 * m, params, momentum), momentum, value
+
+
+def args() -> tuple[Any, ...]:
+    random = np.random.default_rng(0)
+    params = [jnp.asarray(random.normal(0, 0.1, (64, 64)), jnp.float32) for _ in range(4)]
+    return params, jax.tree.map(jnp.zeros_like, params), jnp.ones((16, 64))
+
+
+def planned(folder: Path, where: Mesh | None = None, **options: Any) -> Plan:
+    where = mesh((4,)) if where is None else where
+    given = {"isolate": False, "effort": EFFORT, "cache_dir": folder, **options}
+    return cfp.plan(step, *args(), mesh=where, **given)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> Plan:
+    return planned(folder, beside=["data_parallel", "fsdp"])
+
+
+def test_the_plan_computes_what_the_step_computes(plan: Plan) -> None:
+    cfp.verify(step, *args(), plan=plan)
+    step_p = plan.jit(step)
+    assert jnp.allclose(step_p(*plan.place(*args()))[2], step(*args())[2])
+
+
+def test_it_says_what_it_expects_and_what_it_saw(plan: Plan) -> None:
+    predicted, evidence = plan.predicted, plan.evidence
+    assert predicted is not None
+    assert evidence is not None
+    assert predicted.time_s == pytest.approx(predicted.compute_s + predicted.communication_s)
+    names = [found.name for found in evidence.steps]
+    assert sorted(names) == sorted(
+        ["predicted 1", "predicted 2", "predicted 3", "data_parallel", "fsdp"]
+    )
+    ours = evidence.steps[0]
+    assert ours.name.startswith("predicted")
+    assert ours.measured_s == min(s.measured_s for s in evidence.steps if "predicted" in s.name)
+    assert ours.low_s <= ours.measured_s <= ours.high_s
+    assert ours.memory_bytes == plan.memory_bytes(), "the compiler's figure"
+    assert len(evidence.segments) == 4
+    assert evidence.seed == 0
+    assert evidence.memory_limit_bytes is None
+
+
+def test_the_frontier_trades_memory_for_time(plan: Plan) -> None:
+    memory = [point.memory_bytes for point in plan.frontier]
+    times = [point.time_s for point in plan.frontier]
+    assert memory == sorted(set(memory))
+    assert times == sorted(set(times), reverse=True)
+    assert all(point.splits.startswith("0") for point in plan.frontier)
+
+
+def test_the_same_measurements_give_the_same_plan(folder: Path, plan: Plan) -> None:
+    again = planned(folder, beside=["data_parallel", "fsdp"])
+    assert again.segments == plan.segments
+    assert again.arguments == plan.arguments
+    assert again.predicted == plan.predicted
+    assert plan.evidence is not None
+    assert again.evidence is not None
+    assert again.evidence.steps == plan.evidence.steps
+    assert again.evidence.loaded == again.evidence.programs, "nothing was measured anew"
+
+
+def test_a_saved_plan_keeps_its_evidence(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan.json")
+    loaded = cfp.load(tmp_path / "plan.json", mesh=mesh((4,)))
+    assert loaded.evidence == plan.evidence
+    assert loaded.frontier == plan.frontier
+    assert loaded.bind(step, *args()).evidence == plan.evidence
+
+
+def test_a_memory_limit_is_kept(folder: Path, plan: Plan) -> None:
+    split, whole = (
+        make(step, *args(), mesh=mesh((4,))).memory_bytes()
+        for make in (cfp.templates.fsdp, cfp.templates.data_parallel)
+    )
+    limit = int(1.1 * split)
+    assert limit < whole
+    small = planned(folder, memory_limit=limit)
+    assert small.memory_bytes() <= limit
+    assert small.evidence is not None
+    assert small.evidence.memory_limit_bytes == limit
+    cfp.verify(step, *args(), plan=small)
+
+
+def test_nothing_fits(folder: Path, plan: Plan) -> None:
+    with pytest.raises(cfp.CfpError, match=r"No plan fits 1\.0 KiB per device: the smallest needs"):
+        planned(folder, memory_limit="1KiB")
+
+
+def test_pins_are_kept(folder: Path, plan: Plan) -> None:
+    pins = {"params.1": PartitionSpec("x", None), "x": PartitionSpec()}  # type: ignore[no-untyped-call]
+    pinned = planned(folder, pins=pins, audit=False)
+    layouts = {tensor.path: tensor.layout for tensor in pinned.arguments}
+    assert layouts["params[1]"] == (0,)
+    assert layouts["x"] == (None,)
+    cfp.verify(step, *args(), plan=pinned)
+
+
+def test_without_audit_no_step_runs(folder: Path, plan: Plan) -> None:
+    quick = planned(folder, audit=False)
+    assert quick.evidence is not None
+    assert quick.evidence.steps == ()
+    assert any("nothing checks the times" in note for note in quick.notes)
+
+
+def test_two_axes_with_the_batch_outermost(tmp_path: Path) -> None:
+    where = mesh((2, 2))
+    plan = planned(tmp_path, where, outer_batch=True, audit=1)
+    for segment in plan.segments:
+        for block in segment.blocks:
+            assert block.splits[0] == "rows"
+    cfp.verify(step, *args(), plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"memory_limit": "much"}, "'much' is not an amount of memory"),
+        ({"memory_limit": 0}, "`memory_limit` is 0"),
+        ({"budget": "soon"}, "'soon' is not a length of time"),
+        ({"budget": 0}, "`budget` is 0 s"),
+        ({"beside": ["fdsp"]}, "There is no template `fdsp`"),
+        ({"pins": {"parms": None}}, "Did you mean"),
+    ],
+)
+def test_bad_input(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(cfp.CfpError, match=said):
+        planned(tmp_path, **options)
+    assert list(tmp_path.iterdir()) == [], "nothing was started"
+
+
+def test_the_default_limit_leaves_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planner.limit_bytes(None, mesh((4,))) is None, "CPU devices do not say"
+    monkeypatch.setattr(planner, "memory_bytes", lambda _: 1000)
+    assert planner.limit_bytes(None, mesh((4,))) == 950
+    assert planner.limit_bytes("2KiB", mesh((4,))) == 2048
