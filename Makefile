@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test lint bench verify-sweep clean
 
-# Until planning exists: Megatron's plan of a small GPT over 4 virtual devices, read back and shown.
+# A small GPT planned over 4 virtual CPU devices, next to the plans that people copy.
 demo: $(STAMP)
-	$(BIN)/cfp template megatron gpt --size small --mesh 4 --platform cpu --out plan.json > /dev/null
-	$(BIN)/cfp explain plan.json
+	$(BIN)/cfp plan gpt --size small --seq 32 --batch 8 --mesh 4 --platform cpu --beside all \
+		--out plan.json
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -q
@@ -27,6 +27,11 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.apply_overhead
 	$(BIN)/python -m bench.top_plans
 	$(BIN)/python -m bench.profiling_cost
+	$(BIN)/python -m bench.search_scaling
+	$(BIN)/python -m bench.prediction
+	$(BIN)/python -m bench.plan_quality
+	$(BIN)/python -m bench.memory_limit
+	$(BIN)/python -m bench.search_overhead
 
 # Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on
 # where it was.

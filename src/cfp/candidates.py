@@ -19,6 +19,8 @@ from cfp.profile.boundary import End, find_homes
 from cfp.search import Point, Solution, alternatives, solve
 from cfp.search.compose import Composition, compose
 
+SAME = 3  # so many answers of the search are looked at for each plan wanted
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
@@ -64,10 +66,19 @@ class Candidates:
         return [self.make(point) for point in self.solve(None).frontier[:1]]
 
     def best(self, limit_bytes: int | None, count: int) -> list[Candidate]:
-        """The plans predicted to be fastest; none where nothing fits."""
-        problem, kinds = self.composition.problem, self.composition.kinds
-        points = alternatives(problem, limit_bytes, count, kinds)
-        return [self.make(point) for point in points]
+        """The plans predicted to be fastest; none where nothing fits. Options that differ may come
+        to the same plan, and then count once."""
+        of = zip(self.composition.kinds, self.composition.options, strict=True)
+        numbers: dict[object, int] = {}  # a pinned segment may have fewer options than its kind
+        alike = [numbers.setdefault(key, len(numbers)) for key in of]
+        found: list[Candidate] = []
+        for point in alternatives(self.composition.problem, limit_bytes, SAME * count, alike):
+            made = self.make(point)
+            if not any(_same(made.plan, other.plan) for other in found):
+                found.append(made)
+            if len(found) == count:
+                break
+        return found
 
     def make(self, point: Point) -> Candidate:
         options = self.composition.chosen(point.choice)
@@ -165,6 +176,10 @@ class Candidates:
             self.profile,
             lambda segment, option: segment not in met or agrees(segment, option),
         )
+
+
+def _same(plan: Plan, other: Plan) -> bool:
+    return plan.known("candidate").layouts == other.known("candidate").layouts
 
 
 def _ranges(words: Sequence[str]) -> list[str]:

@@ -147,15 +147,12 @@ class Chooser:
         tried = self._tried.get(smallest.choice)
         compiled = None if tried is None else tried.memory_bytes
         needs = smallest.memory_bytes if compiled is None else compiled
-        donate = (
-            ""
-            if self.candidates.analysis.graph.donated
-            else ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
-        )
+        ways = "Raise memory_limit or use more devices"
+        if not self.candidates.analysis.graph.donated:
+            ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
         return CfpError(
             f"No plan fits {bytes_text(self.limit)} per device: the smallest needs "
-            f"{bytes_text(needs)} ({self.candidates.show(smallest)}). Raise memory_limit, use more "
-            f"devices{donate}."
+            f"{bytes_text(needs)} ({self.candidates.show(smallest)}). {ways}."
         )
 
     def _notes(self, best: _Tried, steps: Sequence[MeasuredStep]) -> list[str]:

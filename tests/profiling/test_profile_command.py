@@ -111,7 +111,7 @@ def test_one_document_on_stdout_and_progress_on_stderr(
         assert segment["finished"]
         combos = {tuple(option["combo"]) for option in segment["options"]}
         assert len(combos) == segment["space"] == 3
-        assert {option["state"] for option in segment["options"]} == {"block", "zero1", "fsdp"}
+        assert {option["state"] for option in segment["options"]} <= {"block", "zero1", "fsdp"}
         assert segment["failed"] == []
         times = [option["time_s"] for option in segment["options"]]
         assert times == sorted(times)

@@ -23,6 +23,7 @@ from rich.console import Console
 import cfp
 import cfp.models
 from cfp.devices import make_mesh, reading_mesh
+from cfp.memory_size import bytes_text
 from cfp.models import config, make_step
 from cfp.plan import Collective, Origin, Plan, Predicted
 from cfp.plan.environment import Environment
@@ -30,7 +31,6 @@ from cfp.plan.tensor import PlannedTensor
 from cfp.report import show_plan
 from cfp.report.collectives import collectives_table
 from cfp.report.plan import fold_paths
-from cfp.memory_size import bytes_text
 from cfp.report.text import segments_text, time_text
 
 LAYERS, ACTIVATION = 2, (8, 32, 64)

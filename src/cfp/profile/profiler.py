@@ -14,7 +14,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jax.sharding import Mesh
@@ -196,10 +196,24 @@ class _Profiler:
         for kind in self.kinds:
             finalists = self._finalists(kind)
             some = finalists if thorough else finalists[:1]
-            self._measure((kind, _with(option, state)) for option in some for state in states)
+            self._measure_states(kind, some, states)
             for state in states if not thorough else ():
                 if finalists and self._gains(kind, finalists[0], state):
-                    self._measure((kind, _with(option, state)) for option in finalists[1:])
+                    self._measure_states(kind, finalists[1:], [state])
+
+    def _measure_states(
+        self, kind: Kind, options: Sequence[Option], states: Sequence[State]
+    ) -> None:
+        """Not those that leave everything as it lies: there may be nothing to split further."""
+        wanted = []
+        for option in options:
+            known = [self.layouts[kind.index][option]]
+            for state in states:
+                found = kind.layouts(_with(option, state))
+                if found not in known:
+                    known.append(found)
+                    wanted.append((kind, _with(option, state)))
+        self._measure(wanted)
 
     def _gains(self, kind: Kind, option: Option, state: State) -> bool:
         before, after = self._cost(kind, option), self._cost(kind, _with(option, state))

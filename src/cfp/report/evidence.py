@@ -64,7 +64,6 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
         "sending",
         "resharding",
         "memory",
-        "scratch",
     )
     _right(table, 2)
     groups: dict[object, list[int]] = {}
@@ -81,7 +80,6 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
             time_text(one.communication_s),
             time_text(one.resharding_s),
             bytes_text(one.kept_bytes),
-            bytes_text(one.scratch_bytes),
         )
     return table
 

@@ -46,7 +46,10 @@ class TerminalProgress(Progress):
             self._status.stop()
 
     def stage(self, name: str) -> None:
-        self._say(name)
+        if self._status is not None:
+            self._status.update(line(name))
+        else:
+            self.console.print(line(name), soft_wrap=True)
 
     def expect(self, programs: int) -> None:
         self._expected = self._done + programs

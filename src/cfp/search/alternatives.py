@@ -1,64 +1,50 @@
-"""The fastest plans that really differ, for those who measure more than one.
+"""The best plan and the next ones that really differ from it.
 
-Of 50 layers, the second-best plan may differ from the best in one: that is no alternative. Here a
-plan differs from another by an option of a kind that it does not use anywhere. The search is best
-first: from the best plan follow those that forbid one (kind, option) that it uses, for each of
-them, and so on from the fastest plan not followed yet.
+Occurrences of one kind are alike, and a plan that swaps two of them is no other plan. So a plan is
+told from another by the pairs (kind, option) that it uses, and after the plans p1, p2, ... comes
+
+    the fastest plan that, of each of them, does without some pair it uses
+
+Best first: each plan found is expanded into the fastest plans that do without one more of its
+pairs. Those are problems that differ in the times of their options and are solved side by side.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cfp.search.problem import Node, Problem
-from cfp.search.solution import Point
+from cfp.search.limit import fastest_within
+from cfp.search.order import best_order
+from cfp.search.part import Part, all_of
+from cfp.search.problem import Problem
+from cfp.search.prune import prune
+from cfp.search.smallest import smallest
+from cfp.search.solution import Point, points
 from cfp.search.solve import solve
+from cfp.search.steps import build
+from cfp.search.table import backtrack, forward
 
-Used = tuple[int, int]  # a kind, and the number of an option
+WORK = 3e7
+LANES = 64
+
+Pairs = frozenset[tuple[int, int]]
 
 
 def alternatives(
     problem: Problem, limit_bytes: int | None, count: int, kinds: Sequence[int]
 ) -> list[Point]:
-    """At most `count` plans within the limit, the fastest first; `kinds` are those of the nodes."""
-    found: list[Point] = []
-    seen: set[tuple[int, ...]] = set()
-    tried: set[frozenset[Used]] = set()
-    waiting: list[tuple[float, tuple[int, ...], Point, frozenset[Used]]] = []
-
-    def follow(forbidden: frozenset[Used]) -> None:
-        if forbidden in tried:
-            return
-        tried.add(forbidden)
-        best = solve(_without(problem, kinds, forbidden), limit_bytes).best
-        if best is not None:
-            heapq.heappush(waiting, (best.time_s, best.choice, best, forbidden))
-
-    follow(frozenset())
-    while waiting and len(found) < count:
-        _, choice, best, forbidden = heapq.heappop(waiting)
-        if choice not in seen:
-            seen.add(choice)
-            found.append(best)
-        for used in dict.fromkeys(zip(kinds, choice, strict=True)) if len(found) < count else ():
-            follow(forbidden | {used})
-    return found
-
-
-def _without(problem: Problem, kinds: Sequence[int], forbidden: frozenset[Used]) -> Problem:
-    """Forbidden options take forever. Nodes that shared their arrays still do."""
-    if not forbidden:
-        return problem
-    made: dict[tuple[int, int], Node] = {}
-    nodes = []
-    for kind, node in zip(kinds, problem.nodes, strict=True):
-        key = (kind, id(node))
-        if key not in made:
-            times = node.times_s.copy()
-            times[[option for of, option in forbidden if of == kind]] = np.inf
-            made[key] = Node(times, node.kept_bytes, node.scratch_bytes)
-        nodes.append(made[key])
-    return Problem(tuple(nodes), problem.edges)
+    """At most `count` plans within the limit, fastest first; `kinds[i]` is the kind of node i."""
+    problem.check()
+    if len(kinds) != len(problem.nodes):
+        raise ValueError(f"`kinds` must be {len(problem.nodes)}, one of each node.")
+    without = _Without(problem, limit_bytes, kinds)
+    best = without.fastest([frozenset()])[0]
+    if limit_bytes is not None:
+        best = solve(problem, limit_bytes).best
+    if best is None:
+        return []
+    heap: list[tuple[float, tuple[int, ...], list[tuple[int, int]], Point]] = [_entry(best, frozenset())]
+    ...

@@ -20,7 +20,6 @@ from cfp.search.table import Tables, backtrack, forward
 
 CLOSE = 1e-12  # of the time; sums in another order differ by less
 CORNERS = 4  # one part in so many of the work is for them
-WORTH = 0.25  # rounding that may lose more of the range tells nothing that the corners do not
 FIRST, TIMES = 256, 4
 
 
@@ -69,7 +68,7 @@ def trace(part: Part, order: Sequence[int], work: float) -> Curve | None:
     corners = hull(part.problem, steps, work / CORNERS)
     rounding = Rounding(part.problem, steps, fastest=fastest)
     buckets = rounding.buckets(work)
-    if buckets is None or buckets.error_bytes > WORTH * buckets.unit_bytes * buckets.width:
+    if buckets is None or buckets.error_bytes > corners.gap_bytes:
         return Curve(part.numbered(corners.choices), rounding.base_bytes, (corners,))
     tables, falling = _table(part.problem, steps, buckets)
     choices = np.concatenate([corners.choices, backtrack(tables, falling.falls)])

@@ -21,9 +21,12 @@ MOST = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hull:
+    """What is kept counts from the least that the nodes can keep."""
+
     choices: Numbers
     prices: Array
-    least: Array  # of T + price * kept, what is kept counted from the least of each node
+    least: Array  # of T + price * kept
+    gap_bytes: int  # the widest between two corners
 
     def least_over(self, times_s: Array) -> Array:
         """A choice that is faster keeps no less than this over the least of each node."""
@@ -47,21 +50,29 @@ def hull(problem: Problem, steps: Steps, work: float) -> Hull:
             break
         tried.update(prices)
         found.append(at_prices(problem, steps, np.array(prices)))
+    kept, _ = _corners(found)
     return Hull(
         np.concatenate([priced.choices for priced in found]),
         np.concatenate([priced.prices for priced in found]),
         np.concatenate([priced.least for priced in found]),
+        int(np.diff(kept).max(initial=0)),
     )
 
 
 def _between(found: list[Priced]) -> Array:
     """Prices at which neighbours cost the same, those of the widest gaps first."""
+    kept, times_s = _corners(found)
+    wider, longer = np.diff(kept), -np.diff(times_s)
+    gaps = np.argsort(-wider * longer, kind="stable")
+    gaps = gaps[longer[gaps] > 0]
+    prices: Array = longer[gaps] / wider[gaps]
+    return prices
+
+
+def _corners(found: list[Priced]) -> tuple[Numbers, Array]:
+    """What they keep, ascending, and their times."""
     kept = np.concatenate([priced.over_bytes for priced in found])
     times_s = np.concatenate([priced.times_s for priced in found])
     order = np.lexsort((times_s, kept))
     order = order[np.append(True, np.diff(kept[order]) > 0)]
-    wider, longer = np.diff(kept[order]), -np.diff(times_s[order])
-    gaps = np.argsort(-wider * longer, kind="stable")
-    gaps = gaps[longer[gaps] > 0]
-    found_prices: Array = longer[gaps] / wider[gaps]
-    return found_prices
+    return kept[order], times_s[order]

@@ -21,8 +21,7 @@ from cfp.search.prune import prune
 from cfp.search.solution import Point, best_of, points
 from cfp.search.useful import useful
 
-SPLITS = 24
-ROUNDS = 3
+SPLITS = (0, 24, 24, 24)  # a round each; a good plan first makes the bounds sharp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,13 +40,13 @@ def fastest_within(
     faster."""
     left = [_Among(part, order, 0)]
     slack = 0
-    for _ in range(ROUNDS):
-        left, best = _divide(left, limit_bytes, best)
+    for splits in SPLITS:
+        left, best = _divide(left, limit_bytes, best, splits)
         had = best
         found = []
         for among in left:
             part = prune(among.part, scratch=False)
-            share = work / ROUNDS / len(left)
+            share = work / len(SPLITS) / len(left)
             kept_bytes = limit_bytes - among.low_bytes
             curve = trace_within(part, among.order, share, kept_bytes, limit_bytes)
             if curve is not None:
@@ -56,16 +55,17 @@ def fastest_within(
         time_s = np.array([best.time_s])
         least = min([limit_bytes + 1.0, *(float(lv.least_bytes(time_s)[0]) for lv in found)])
         slack = limit_bytes + 1 - int(least)
-        if slack == 0 or best is had:
+        if slack == 0 or (best is had and splits):
             break
     return best, slack
 
 
-def _divide(left: list[_Among], limit_bytes: int, best: Point) -> tuple[list[_Among], Point]:
-    """What may still hold a faster plan, in as many pieces as `SPLITS` allows."""
+def _divide(
+    left: list[_Among], limit_bytes: int, best: Point, splits: int
+) -> tuple[list[_Among], Point]:
+    """What may still hold a faster plan; `splits` times a piece is cut in two."""
     done = []
     waiting = left[::-1]
-    splits = SPLITS
     while waiting:
         among = waiting.pop()
         low = among.low_bytes

@@ -73,8 +73,8 @@ def _of_node(node: Node, paths: list[tuple[Array, int]], scratch: bool) -> Numbe
         a, b = a[~(loss > 0)], b[~(loss > 0)]
     replaces: NDArray[np.bool_] = np.zeros(smaller.shape, dtype=np.bool_)
     replaces[a, b] = True
-    for option in range(len(alive) - 1, -1, -1):  # the last goes first, so equals leave the first
-        alive[option] &= not (replaces[:, option] & alive).any()
+    for option in np.unique(b)[::-1]:  # the last goes first, so equals leave the first
+        alive[option] = not (replaces[:, option] & alive).any()
     return np.flatnonzero(alive)
 
 
