@@ -21,21 +21,16 @@ from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
-from cfp.layouts import Layouts
 from cfp.layouts.state import State
 from cfp.profile.boundary import Crossing, find_crossings
 from cfp.profile.campaign import Campaign
-from cfp.profile.costs import cost_of, cost_of_two, fixed_part
 from cfp.profile.explore import Explorer
 from cfp.profile.kinds import Kind, Option, find_kinds
+from cfp.profile.ledger import Ledger
 from cfp.profile.machine import Machine
-from cfp.profile.memory import MemoryUse, memory_use
-from cfp.profile.profile import Cost, Profile, SegmentProfile
+from cfp.profile.profile import Profile
 from cfp.profile.progress import Progress
 from cfp.profile.requests import (
-    Request,
-    Resharding,
-    chained_request,
     cut_requests,
     idle_request,
     resharding_request,
@@ -117,11 +112,7 @@ class _Profiler:
         self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
         budget = math.inf if self.scope.budget_s is None else self.scope.budget_s
         self.campaign.deadline = self.start + budget
-        self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in self.kinds]
-        self.requests: list[dict[Option, list[Request]]] = [{} for _ in self.kinds]
-        self.chained: list[dict[Option, Layouts]] = [{} for _ in self.kinds]
-        self.alone: list[dict[Option, Request]] = [{} for _ in self.kinds]
-        self.reshardings: dict[Resharding, Request] = {}
+        self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.crossings)
         self.finished = [False] * len(self.kinds)
         self.tight = False  # memory counts
 
@@ -149,10 +140,10 @@ class _Profiler:
         few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
         self.campaign.set_overhead(few, many)
         largest = max(self.kinds, key=_work)
-        self.campaign.set_anchor(self._ask(largest, _first(largest))[0])
+        self.campaign.set_anchor(self.ledger.ask(largest, _first(largest))[0])
 
     def _first(self) -> None:
-        self._measure((kind, _first(kind)) for kind in self.kinds)
+        self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
 
     def _explore(self) -> None:
         if self.scope.exhaustive:
@@ -160,7 +151,7 @@ class _Profiler:
             for kind in self.kinds:
                 options = iter(_all(kind, sample))
                 while some := list(itertools.islice(options, LAID_OUT)):
-                    self._measure((kind, option) for option in some)
+                    self.ledger.measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
         explorers = {kind.index: _explorer(kind) for kind in self.kinds}
@@ -174,12 +165,12 @@ class _Profiler:
                 self.finished[kind.index] = not combos
             if not asked:
                 return
-            self._measure(asked)
+            self.ledger.measure(asked)
             for kind, option in asked:
                 explorers[kind.index].tell(*self._told(kind, option))
 
     def _told(self, kind: Kind, option: Option) -> tuple[tuple[int, ...], float | None, bool]:
-        cost = self._cost(kind, option)
+        cost = self.ledger.cost(kind, option)
         if cost is None:
             return option.combo, None, False
         time_s = cost.at_least_s if cost.rough else cost.time_s
@@ -207,16 +198,16 @@ class _Profiler:
         """Not those that leave everything as it lies: there may be nothing to split further."""
         wanted = []
         for option in options:
-            known = [self.layouts[kind.index][option]]
+            known = [self.ledger.layouts[kind.index][option]]
             for state in states:
                 found = kind.layouts(_with(option, state))
                 if found not in known:
                     known.append(found)
                     wanted.append((kind, _with(option, state)))
-        self._measure(wanted)
+        self.ledger.measure(wanted)
 
     def _gains(self, kind: Kind, option: Option, state: State) -> bool:
-        before, after = self._cost(kind, option), self._cost(kind, _with(option, state))
+        before, after = self.ledger.cost(kind, option), self.ledger.cost(kind, _with(option, state))
         return before is not None and after is not None and after.time_s < before.time_s
 
     def _exceeds(self) -> bool:
@@ -225,7 +216,7 @@ class _Profiler:
         copies = 1 if self.analysis.graph.donated else 2  # old and new training state at once
         for kind in self.kinds:
             finalists = self._finalists(kind)
-            cost = self._cost(kind, finalists[0]) if finalists else None
+            cost = self.ledger.cost(kind, finalists[0]) if finalists else None
             if cost is not None:
                 happens = len(self.analysis.distinct_segments[kind.index].occurrences)
                 stored = cost.memory.parameter_bytes + cost.memory.state_bytes
@@ -237,118 +228,46 @@ class _Profiler:
     def _reshard(self) -> None:
         """Every pair of layouts that options on the two sides of a boundary may need."""
         for boundary in dict.fromkeys(crossing.boundary for crossing in self.crossings):
-            sides = (self._running(boundary.source.kind), self._running(boundary.target.kind))
+            sides = (
+                self.ledger.running(boundary.source.kind),
+                self.ledger.running(boundary.target.kind),
+            )
             lie = [
                 {end.layout(layouts): layouts for layouts in side}
                 for end, side in zip((boundary.source, boundary.target), sides, strict=True)
             ]
             for left, right in itertools.product(*(found.values() for found in lie)):
                 needed = boundary.resharding(left, right)
-                if needed is not None and needed not in self.reshardings:
+                if needed is not None and needed not in self.ledger.reshardings:
                     request = resharding_request(self.machine, self.mesh, needed)
-                    self.reshardings[needed] = request
-        self.campaign.measure(self.reshardings.values())
-
-    def _running(self, kind: int) -> list[tuple[Layouts, ...]]:
-        return [
-            layouts
-            for option, layouts in self.layouts[kind].items()
-            if self._cost(self.kinds[kind], option) is not None
-        ]
+                    self.ledger.reshardings[needed] = request
+        self.campaign.measure(self.ledger.reshardings.values())
 
     def _alone(self) -> None:
         states = State if self.tight else (State.BLOCK,)
         for kind in self.kinds:
             if kind.chained is not None:
                 for option in itertools.chain(*(self._finalists(kind, s)[:ALONE] for s in states)):
-                    layouts = self.layouts[kind.index][option]
+                    layouts = self.ledger.layouts[kind.index][option]
                     (request,) = cut_requests(self.machine, self.mesh, kind, option, layouts)
-                    self.alone[kind.index][option] = request
-        self.campaign.measure(request for found in self.alone for request in found.values())
-
-    def _fixed(self, kind: Kind) -> float:
-        known = self.campaign.known
-        pairs = [
-            (known[one.key], known[self.requests[kind.index][option][0].key], option)
-            for option, one in self.alone[kind.index].items()
-            if one.key in known and known[one.key].failed is None
-        ]
-        return fixed_part((one, two, self._between(kind, option)) for one, two, option in pairs)
+                    self.ledger.alone[kind.index][option] = request
+        self.campaign.measure(request for found in self.ledger.alone for request in found.values())
 
     def _finalists(self, kind: Kind, state: State = State.BLOCK) -> list[Option]:
-        """The fastest options measured to the end; more of them where everything is measured."""
-        costs = {
-            option: cost
-            for option in self.requests[kind.index]
-            if (cost := self._cost(kind, option)) is not None
-            if not cost.rough and option.state is state
-        }
-        ranked = sorted(costs, key=lambda option: costs[option].time_s)
-        return ranked[: FINALISTS * (2 if self.scope.exhaustive else 1)]
-
-    def _ask(self, kind: Kind, option: Option) -> list[Request]:
-        if option not in self.requests[kind.index]:
-            self.layouts[kind.index][option] = layouts = kind.layouts(option)
-            if kind.chained is None:
-                requests = cut_requests(self.machine, self.mesh, kind, option, layouts)
-            else:
-                self.chained[kind.index][option] = both = kind.chained_layouts(option)
-                requests = [chained_request(self.machine, self.mesh, kind, option, both)]
-            self.requests[kind.index][option] = requests
-        return self.requests[kind.index][option]
-
-    def _measure(self, options: Iterable[tuple[Kind, Option]]) -> None:
-        self.campaign.measure(
-            request for kind, option in options for request in self._ask(kind, option)
-        )
-
-    def _cost(self, kind: Kind, option: Option) -> Cost | None:
-        known = self.campaign.known
-        requests = self.requests[kind.index].get(option, [])
-        if not requests or any(r.key not in known or known[r.key].failed for r in requests):
-            return None
-        measured = [known[request.key] for request in requests]
-        if kind.chained is None:
-            return cost_of(kind, self.layouts[kind.index][option], measured)
-        return cost_of_two(
-            kind,
-            self.chained[kind.index][option],
-            measured[0],
-            between_s=self._between(kind, option),
-            fixed_s=self._fixed(kind),
-            alone=self._memory_alone(kind, option),
-        )
-
-    def _memory_alone(self, kind: Kind, option: Option) -> MemoryUse | None:
-        request = self.alone[kind.index].get(option)
-        found = None if request is None else self.campaign.known.get(request.key)
-        if found is None or found.memory is None:
-            return None
-        return memory_use(kind.cuts[0], self.layouts[kind.index][option][0], found.memory)
-
-    def _between(self, kind: Kind, option: Option) -> float:
-        """What resharding between two neighbours that choose alike takes, as far as is known."""
-        layouts = self.layouts[kind.index][option]
-        boundaries = dict.fromkeys(
-            crossing.boundary
-            for crossing in self.crossings
-            if crossing.boundary.source.kind == crossing.boundary.target.kind == kind.index
-            and crossing.boundary.source.result
-        )
-        needed = [boundary.resharding(layouts, layouts) for boundary in boundaries]
-        return sum(self._resharding_s(resharding) or 0.0 for resharding in needed if resharding)
-
-    def _resharding_s(self, resharding: Resharding) -> float | None:
-        request = self.reshardings.get(resharding)
-        found = None if request is None else self.campaign.known.get(request.key)
-        return None if found is None or found.failed is not None else found.time_s
+        """The fastest options; more of them where everything is measured."""
+        return self.ledger.ranked(kind, state)[: FINALISTS * (2 if self.scope.exhaustive else 1)]
 
     def _profile(self) -> Profile:
         campaign = self.campaign
-        times = {resharding: self._resharding_s(resharding) for resharding in self.reshardings}
+        times = {
+            resharding: self.ledger.resharding_s(resharding)
+            for resharding in self.ledger.reshardings
+        }
         return Profile(
             machine=self.machine,
-            segments=tuple(self._segment(kind) for kind in self.kinds),
+            segments=tuple(
+                self.ledger.segment(kind, self.finished[kind.index]) for kind in self.kinds
+            ),
             crossings=self.crossings,
             reshardings={what: found for what, found in times.items() if found is not None},
             base_s=campaign.base_s,
@@ -358,23 +277,6 @@ class _Profiler:
             compile_s=campaign.compile_s,
             seconds=time.monotonic() - self.start,
             missing=tuple(dict.fromkeys(self.missing)),
-        )
-
-    def _segment(self, kind: Kind) -> SegmentProfile:
-        known = self.campaign.known
-        found = {option: self._cost(kind, option) for option in self.requests[kind.index]}
-        failed = {
-            option: known[request.key].failed
-            for option, requests in self.requests[kind.index].items()
-            for request in requests
-            if request.key in known
-        }
-        return SegmentProfile(
-            kind=kind,
-            costs={option: cost for option, cost in found.items() if cost is not None},
-            failed={option: why for option, why in failed.items() if why is not None},
-            layouts=self.layouts[kind.index],
-            finished=self.finished[kind.index],
         )
 
 

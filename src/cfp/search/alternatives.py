@@ -1,34 +1,36 @@
-"""The best plan and the next ones that really differ from it.
+"""The best plan, and next ones that really differ.
 
-Occurrences of one kind are alike, and a plan that swaps two of them is no other plan. So a plan is
-told from another by the pairs (kind, option) that it uses, and after the plans p1, p2, ... comes
+Nodes of one kind are alike: a plan that swaps the options of two of them is no other plan. What
+tells plans apart is which pairs (kind, option) they use. After p1, p2, ... comes the fastest plan
+that does without a pair of each of them:
 
-    the fastest plan that, of each of them, does without some pair it uses
+    min over the sets F of pairs, F ∩ used(p) ≠ ∅ for all p found, of the fastest plan without F
 
-Best first: each plan found is expanded into the fastest plans that do without one more of its
-pairs. Those are problems that differ in the times of their options and are solved side by side.
+Sets are extended as plans are found; one that contains another is not needed. The fastest plans
+without them are problems that differ in the times of their options, solved side by side. Under a
+limit those times are bounds, and only sets that come first are solved within it (`limit`).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cfp.search.limit import fastest_within
 from cfp.search.order import best_order
-from cfp.search.part import Part, all_of
+from cfp.search.part import all_of
 from cfp.search.problem import Problem
 from cfp.search.prune import prune
 from cfp.search.smallest import smallest
 from cfp.search.solution import Point, points
-from cfp.search.solve import solve
 from cfp.search.steps import build
 from cfp.search.table import backtrack, forward
 
-WORK = 3e7
-LANES = 64
+WORK = 1e8  # for one set within a limit
+LANES = 32
 
 Pairs = frozenset[tuple[int, int]]
 
@@ -39,12 +41,90 @@ def alternatives(
     """At most `count` plans within the limit, fastest first; `kinds[i]` is the kind of node i."""
     problem.check()
     if len(kinds) != len(problem.nodes):
-        raise ValueError(f"`kinds` must be {len(problem.nodes)}, one of each node.")
+        raise ValueError(f"`kinds` must be {len(problem.nodes)}, one for each node.")
     without = _Without(problem, limit_bytes, kinds)
-    best = without.fastest([frozenset()])[0]
-    if limit_bytes is not None:
-        best = solve(problem, limit_bytes).best
-    if best is None:
-        return []
-    heap: list[tuple[float, tuple[int, ...], list[tuple[int, int]], Point]] = [_entry(best, frozenset())]
-    ...
+    open_sets = without.bounds([frozenset()], 0.0)
+    plans: list[Point] = []
+    while open_sets and len(plans) < count:
+        pairs = min(open_sets, key=lambda pairs: open_sets[pairs].key)
+        if not open_sets[pairs].exact:
+            plan = without.within_limit(pairs)
+            del open_sets[pairs]
+            if plan is not None:
+                open_sets[pairs] = _Bound(plan.time_s, plan, exact=True)
+            continue
+        plan = open_sets[pairs].plan
+        plans.append(plan)
+        used = without.used(plan)
+        missed = [pairs for pairs in open_sets if not pairs & used]
+        for pairs in missed:
+            del open_sets[pairs]
+        extended = {pairs | {pair} for pairs in missed for pair in used}
+        new = [e for e in extended if not any(kept <= e for kept in open_sets)]
+        new = [e for e in new if not any(other < e for other in new)]
+        open_sets |= without.bounds(sorted(new, key=sorted), plan.time_s)
+    return sorted(plans, key=lambda plan: plan.time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """No plan without the pairs is faster; if exact, `plan` is the one that is so fast."""
+
+    time_s: float
+    plan: Point
+    exact: bool
+
+    @property
+    def key(self) -> tuple[float, bool, int, tuple[int, ...]]:
+        return self.time_s, self.exact, self.plan.memory_bytes, self.plan.choice
+
+
+class _Without:
+    """The fastest plans without some pairs."""
+
+    def __init__(self, problem: Problem, limit_bytes: int | None, kinds: Sequence[int]) -> None:
+        self.problem = problem
+        self.limit_bytes = limit_bytes
+        self.kinds = kinds
+        self._part = all_of(problem)
+        self._order = best_order(problem)
+        self._steps = build(problem, self._order)
+
+    def used(self, plan: Point) -> Pairs:
+        return frozenset(zip(self.kinds, plan.choice, strict=True))
+
+    def bounds(self, sets: Sequence[Pairs], at_least_s: float) -> dict[Pairs, _Bound]:
+        """The fastest plans, the limit left aside; sets that leave none are left out."""
+        found = {}
+        for start in range(0, len(sets), LANES):
+            some = sets[start : start + LANES]
+            costs = [
+                np.where(self._left(node, some), self.problem.nodes[node].times_s[:, None], np.inf)
+                for node in range(len(self.kinds))
+            ]
+            tables = forward(self._steps, costs, width=len(some))
+            possible = np.flatnonzero(np.isfinite(tables.last))
+            plans = points(self.problem, backtrack(tables, possible))
+            for lane, plan in zip(possible.tolist(), plans, strict=True):
+                exact = self.limit_bytes is None or plan.memory_bytes <= self.limit_bytes
+                found[some[lane]] = _Bound(max(plan.time_s, at_least_s), plan, exact)
+        return found
+
+    def within_limit(self, pairs: Pairs) -> Point | None:
+        """The fastest plan within the limit."""
+        assert self.limit_bytes is not None
+        keep = [np.flatnonzero(self._left(node, [pairs])) for node in range(len(self.kinds))]
+        part = prune(self._part.take(keep))
+        small = None if part.empty else smallest(part, self._order)
+        if small is None or small.memory_bytes > self.limit_bytes:
+            return None
+        return fastest_within(part, self._order, self.limit_bytes, small, WORK)[0]
+
+    def _left(self, node: int, sets: Sequence[Pairs]) -> NDArray[np.bool_]:
+        """Whether a set leaves an option of the node, by option and set."""
+        left = np.ones((len(self.problem.nodes[node].times_s), len(sets)), dtype=np.bool_)
+        for lane, pairs in enumerate(sets):
+            for kind, option in pairs:
+                if kind == self.kinds[node] and option < len(left):
+                    left[option, lane] = False
+        return left
