@@ -12,7 +12,9 @@ import jax
 def made_by(module: str) -> str:
     """The command and the environment."""
     command = " ".join(["python -m", module, *sys.argv[1:]])
+    flags = os.environ.get("XLA_FLAGS", "").strip()
     return (
         f"`{command}`, JAX {jax.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}, {os.cpu_count()} cores."
+        f"{platform.machine()}, {os.cpu_count()} cores"
+        + (f", XLA_FLAGS `{flags}`." if flags else ".")
     )

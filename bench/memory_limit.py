@@ -28,8 +28,8 @@ from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
 BESIDE = ("data_parallel", "alpa", "zero1", "fsdp")
-LIMIT = "64MiB"
-CASES = ((2, 16), (4, 16), (6, 16), (8, 16), (4, 8), (4, 32), (4, 48))  # layers, batch
+LIMIT = "44MiB"
+CASES = ((2, 16), (3, 16), (4, 16), (5, 16), (4, 8), (4, 24))  # layers, batch
 
 
 @dataclass(frozen=True, slots=True)

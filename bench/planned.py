@@ -25,8 +25,8 @@ from cfp.report import TerminalProgress
 from cfp.search import Point
 
 MODELS = ("bert", "gpt", "moe", "llama")
-SHAPE: dict[str, Any] = {"seq": 64}  # of every model, size `small`
-LAYERS = 4
+SHAPE: dict[str, Any] = {"seq": 32}  # of every model, size `small`
+LAYERS = 3
 AT_ONCE = 10  # full steps that run in turn
 
 

@@ -32,7 +32,7 @@ from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "prediction.md"
 PLANS = 36
-BATCH = 16
+BATCH = 8
 APART = 0.05
 
 

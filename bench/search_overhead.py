@@ -33,8 +33,8 @@ from cfp.profile.profiler import Scope, measure_segments
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "search_overhead.md"
-BATCHES = (8, 16, 32)
-LAYERS = (4, 8, 16)
+BATCHES = (8, 32)
+LAYERS = (4, 16)
 BATCH, DEPTH = 8, 4
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
+from cfp.errors import CfpError
 from cfp.layouts import Layout
 from cfp.plan import Plan, Predicted
 from cfp.plan.assemble import assemble_plan
@@ -52,9 +53,27 @@ class Candidates:
         self.kinds = tuple(segment.kind for segment in profile.segments)
         self.pins = pins
         self.sequence = sequence
+        graph = analysis.graph
+        arguments = len(graph.inputs) + len(graph.outputs)
+        self.start_s = profile.base_s + arguments * profile.each_s  # of the whole step
+        self._check()
         self.unmet: list[str] = []  # pins that nothing measured agrees with
         self.composition = self._compose(pinned)
         self._solutions: dict[int | None, Solution] = {}
+
+    def _check(self) -> None:
+        """Every segment runs in some way."""
+        for found in self.profile.segments:
+            if found.costs:
+                continue
+            where = f"segment {found.kind.index} ({found.kind.name})"
+            if found.failed:
+                why = next(iter(found.failed.values()))
+                raise CfpError(f"No way to split {where} runs that was tried; the first: {why}")
+            raise CfpError(
+                f"The budget ended before {where} was measured: raise it. What was measured is "
+                "kept, so the same command goes on."
+            )
 
     def solve(self, limit_bytes: int | None) -> Solution:
         if limit_bytes not in self._solutions:
@@ -97,12 +116,9 @@ class Candidates:
     def predict(self, point: Point) -> Predicted:
         """Segments and reshardings add up; starting the program is counted as computing."""
         segments = self.segments(point)
-        graph = self.analysis.graph
-        arguments = len(graph.inputs) + len(graph.outputs)
-        start_s = self.profile.base_s + arguments * self.profile.each_s
         return Predicted(
-            time_s=point.time_s + start_s,
-            compute_s=sum(s.compute_s for s in segments) + start_s,
+            time_s=point.time_s + self.start_s,
+            compute_s=sum(s.compute_s for s in segments) + self.start_s,
             communication_s=sum(s.communication_s + s.resharding_s for s in segments),
             memory_bytes=point.memory_bytes,
         )
@@ -132,9 +148,8 @@ class Candidates:
         return tuple(found)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
-        start_s = self.profile.base_s
         return tuple(
-            FrontierPoint(point.time_s + start_s, point.memory_bytes, self.show(point))
+            FrontierPoint(point.time_s + self.start_s, point.memory_bytes, self.show(point))
             for point in self.solve(None).frontier
         )
 

@@ -152,6 +152,13 @@ def test_two_axes_with_the_batch_outermost(tmp_path: Path) -> None:
     cfp.verify(step, *args(), plan=plan)
 
 
+def test_a_budget_that_is_too_small(tmp_path: Path) -> None:
+    with pytest.raises(
+        cfp.CfpError, match=r"The budget ended before segment 0 \(.*\) was measured"
+    ):
+        planned(tmp_path, budget=0.001)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

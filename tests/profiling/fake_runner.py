@@ -53,8 +53,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @dataclass
 class FakeRunner:
-    """`times` are seconds of a run on the machine as usual, by key or by what a name begins with
-    (`idle: 2 arguments`); the machine is `slow(now)` times slower.
+    """`times` are seconds of a run on the machine as usual, by key, by name, or by what a name
+    begins with (`idle` of `idle: 2 arguments`); the machine is `slow(now)` times slower.
 
     `fails` are programs that answer a reason, at "run" or "compile". `loses` is asked at every
     call, with what was called so far, and may answer why the runner is lost. Programs not in
@@ -88,7 +88,7 @@ class FakeRunner:
     def submit(self, job: Job) -> None:
         self._call("submit", [job.key], self.pending)
         assert job.key not in self.there, "compiled twice"
-        self.names[job.key] = job.name.partition(":")[0]
+        self.names[job.key] = job.name
         self.there.add(job.key)
         self.cold.add(job.key)
         self.pending.append(job.key)
@@ -111,7 +111,9 @@ class FakeRunner:
         assert key not in self.pending
         if (key, "run") in self.fails:
             return Failed(key, self.fails[key, "run"])
-        usual_s = self.times.get(key, self.times.get(self.names.get(key, ""), 1.0))
+        name = self.names.get(key, "")
+        usual_s = self.times.get(name.partition(":")[0], 1.0)
+        usual_s = self.times.get(key, self.times.get(name, usual_s))
         seconds = usual_s * self.slow(self.clock.now)
         if key in self.cold:
             self.cold.remove(key)

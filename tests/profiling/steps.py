@@ -65,8 +65,10 @@ def measured(
     progress: Progress | None = None,
     budget_s: float | None = None,
     exhaustive: bool = True,
+    states: tuple[State, ...] = (State.BLOCK,),
+    memory_limit_bytes: float | None = None,
 ) -> Profile:
-    """Every option of the step, or those that may be best; training state as the blocks say."""
+    """Every option of the step, or those that may be best."""
     analysis = analysed() if analysis is None else analysis
     with Store.open(folder) as store:
         return measure(
@@ -74,7 +76,12 @@ def measured(
             mesh_of(*analysis.mesh_shape),
             runner,
             store,
-            scope=Scope(states=(State.BLOCK,), exhaustive=exhaustive, budget_s=budget_s),
+            scope=Scope(
+                states=states,
+                exhaustive=exhaustive,
+                budget_s=budget_s,
+                memory_limit_bytes=memory_limit_bytes,
+            ),
             effort=effort,
             progress=progress or Progress(),
         )

@@ -42,7 +42,8 @@ from cfp.profile.turns import Effort, OutOfTime
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
 LAID_OUT = 64  # options laid out at once where all are measured
-FINALISTS = 6  # options of a segment that are tried with their state split
+FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
+GAINING = 3  # so many of them where that gains
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 
@@ -190,7 +191,7 @@ class _Profiler:
             self._measure_states(kind, some, states)
             for state in states if not thorough else ():
                 if finalists and self._gains(kind, finalists[0], state):
-                    self._measure_states(kind, finalists[1:], [state])
+                    self._measure_states(kind, finalists[1:GAINING], [state])
 
     def _measure_states(
         self, kind: Kind, options: Sequence[Option], states: Sequence[State]

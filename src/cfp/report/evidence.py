@@ -24,7 +24,10 @@ def show_evidence(plan: Plan, console: Console) -> None:
         console.print(line(said))
     console.print(_segments_table(evidence.segments))
     if evidence.steps:
-        console.print(steps_table(evidence.steps))
+        console.print(_steps_table(evidence.steps))
+    for step in evidence.steps:
+        if step.failed is not None:
+            console.print(line(f"{step.name} does not run: {step.failed}"))
     if len(evidence.frontier) > 1:
         console.print(_frontier_table(plan, evidence.frontier))
 
@@ -84,7 +87,7 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
     return table
 
 
-def steps_table(steps: Sequence[MeasuredStep]) -> Table:
+def _steps_table(steps: Sequence[MeasuredStep]) -> Table:
     """Fastest first. The plan's own is the first of `steps`."""
     table = new_table(
         "Full steps, measured in turn",
@@ -98,6 +101,7 @@ def steps_table(steps: Sequence[MeasuredStep]) -> Table:
     _right(table, 1)
     ties = tied(steps)
     ran = sorted((s for s in steps if s.failed is None), key=lambda step: step.measured_s)
+    table.columns[0].no_wrap = True
     for step in ran:
         name = f"{step.name}, chosen" if step is steps[0] else step.name
         ratio = f"{step.measured_s / steps[0].measured_s:.2f}x"
@@ -110,9 +114,6 @@ def steps_table(steps: Sequence[MeasuredStep]) -> Table:
             f"{ratio} (tie)" if step in ties else ratio,
             bytes_text(step.memory_bytes),
         )
-    for step in steps:
-        if step.failed is not None:
-            add_row(table, step.name, "", f"does not run: {step.failed}", "", "", "")
     return table
 
 

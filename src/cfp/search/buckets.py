@@ -21,7 +21,7 @@ from cfp.search.problem import Numbers, Problem
 from cfp.search.steps import Steps
 
 CELLS = 5 * 10**7  # numbers stored, 400 MB
-TRIED = 10**6  # units times options
+TRIED = 2 * 10**5  # units times options
 
 
 @dataclass(frozen=True, slots=True, eq=False)

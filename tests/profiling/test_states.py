@@ -1,0 +1,54 @@
+"""Training state split further: tried with the fastest option, with more where that gains or where
+memory counts, and never where nothing is left to split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cfp.layouts.state import State
+from cfp.profile.profiler import FINALISTS, GAINING
+from tests.profiling.cases import two_products
+from tests.profiling.fake_runner import Clock, FakeRunner, clock
+from tests.profiling.steps import measured
+
+__all__ = ["clock"]
+SLOW = {"segment 0": 3.0, "idle": 0.1}
+FAST = {"segment 0: rows, rows": 2.0}  # both parameters are whole: ZeRO-1 and FSDP split them
+
+
+def options(runner: FakeRunner, folder: Path, limit: float | None = None) -> dict[State, list[str]]:
+    profile = measured(
+        runner,
+        folder,
+        analysis=two_products(),
+        states=tuple(State),
+        memory_limit_bytes=limit,
+    )
+    (segment,) = profile.segments
+    found: dict[State, list[str]] = {state: [] for state in State}
+    for option in segment.costs:
+        found[option.state].append(segment.kind.show(option))
+    return found
+
+
+def test_of_the_fastest_alone_if_it_gains_nothing(clock: Clock, tmp_path: Path) -> None:
+    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path)
+    assert len(found[State.BLOCK]) == 9
+    assert found[State.ZERO1] == ["rows, rows (zero1)"]
+    assert found[State.FSDP] == ["rows, rows (fsdp)"]
+
+
+def test_of_more_if_it_gains(clock: Clock, tmp_path: Path) -> None:
+    gains = {"segment 0: rows, rows (zero1)": 1.5}
+    found = options(FakeRunner(clock, {**SLOW, **FAST, **gains}), tmp_path)
+    assert 1 < len(found[State.ZERO1]) <= GAINING
+    assert found[State.FSDP] == ["rows, rows (fsdp)"]
+
+
+def test_of_all_finalists_where_memory_counts(clock: Clock, tmp_path: Path) -> None:
+    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, limit=10.0)
+    assert 2 < len(found[State.FSDP]) <= 2 * FINALISTS
+    split = [names for names in found[State.BLOCK] if "rows" not in names]
+    assert split, "parameters that are split over all devices"
+    for names in split:  # have no copies to split
+        assert f"{names} (zero1)" not in found[State.ZERO1]

@@ -1,0 +1,116 @@
+"""The next best plans: in order, really different, none left out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfp.search import Node, Problem, alternatives, solve
+from tests.search.instances import AWKWARD, Plan, every_plan, instances
+
+
+def used(kinds: list[int], choice: tuple[int, ...]) -> set[tuple[int, int]]:
+    return set(zip(kinds, choice, strict=True))
+
+
+def one_after_the_other(
+    plans: list[Plan], limit: float, count: int, kinds: list[int]
+) -> list[float]:
+    """By the definition: of each plan found, the next one does without a pair."""
+    found: list[Plan] = []
+    left = sorted(plan for plan in plans if plan[1] <= limit)
+    while left and len(found) < count:
+        found.append(left[0])
+        mine = used(kinds, left[0][2])
+        left = [plan for plan in left if not mine <= used(kinds, plan[2])]
+    return [time_s for time_s, _, _ in found]
+
+
+@st.composite
+def with_kinds(draw: st.DrawFn, largest_bytes: int) -> tuple[Problem, list[int]]:
+    """Nodes of a kind have equally many options; what they cost may differ."""
+    problem = draw(instances(largest_bytes))
+    kinds = [
+        10 * len(node.times_s) + draw(st.integers(0, 1), label=f"kind of {i}")
+        for i, node in enumerate(problem.nodes)
+    ]
+    return problem, kinds
+
+
+def distinct_times(problem: Problem) -> Problem:
+    """Which of two equally fast plans comes first would change what comes after."""
+    rng = np.random.default_rng(len(problem.nodes))
+    nodes = tuple(
+        Node(n.times_s + rng.random(len(n.times_s)) / 8, n.kept_bytes, n.scratch_bytes)
+        for n in problem.nodes
+    )
+    return Problem(nodes, problem.edges)
+
+
+@settings(max_examples=100, deadline=None)
+@given(with_kinds(8), st.one_of(st.none(), st.integers(5, 60)), st.integers(1, 12))
+def test_none_is_left_out(case: tuple[Problem, list[int]], limit: int | None, count: int) -> None:
+    problem, kinds = distinct_times(case[0]), case[1]
+    found = alternatives(problem, limit, count, kinds)
+    top = math.inf if limit is None else limit
+    wanted = one_after_the_other(every_plan(problem), top, count, kinds)
+    assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
+    for plan in found:
+        assert plan.memory_bytes == problem.memory_bytes(plan.choice) <= top
+        assert plan.time_s == problem.time_s(plan.choice)
+    assert len({plan.choice for plan in found}) == len(found)
+    best = solve(problem, limit).best
+    assert [best] == found[:1] or not found
+
+
+@settings(max_examples=30, deadline=None)
+@given(with_kinds(AWKWARD), st.floats(0.3, 1))
+def test_within_a_limit_of_any_size(case: tuple[Problem, list[int]], share: float) -> None:
+    problem, kinds = distinct_times(case[0]), case[1]
+    plans = every_plan(problem)
+    limit = int(share * max((memory for _, memory, _ in plans), default=0))
+    found = alternatives(problem, limit, 5, kinds)
+    wanted = one_after_the_other(plans, limit, 5, kinds)
+    assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_swapped_layers_are_no_alternative() -> None:
+    layer = Node(np.array([1.0, 2.0, 5.0]), np.array([4, 2, 0]), np.array([0, 0, 0]))
+    problem = Problem((layer,) * 3, {})
+    found = alternatives(problem, 8, 10, [7, 7, 7])
+    # without 0 or 1; then without 1, and then without 0 or 2 as well
+    wanted = [[0, 1, 1], [1, 1, 1], [0, 0, 2], [2, 2, 2]]
+    assert [sorted(plan.choice) for plan in found] == wanted
+
+
+def test_many_layers_and_few_kinds_are_fast_enough() -> None:
+    rng = np.random.default_rng(0)
+    kinds = [0, *[1, 2] * 49, 3]
+    made = [
+        Node(rng.uniform(1, 3, 27), rng.integers(0, AWKWARD, 27), rng.integers(0, AWKWARD, 27))
+        for _ in range(4)
+    ]
+    shapes = {pair: rng.uniform(0, 1, (27, 27)) for pair in itertools.pairwise(kinds)}
+    edges = {(i, i + 1): shapes[pair] for i, pair in enumerate(itertools.pairwise(kinds))}
+    problem = Problem(tuple(made[kind] for kind in kinds), edges)
+    found = alternatives(problem, None, 8, kinds)
+    assert len(found) == 8
+    assert found[0] == solve(problem, work=1e6).best
+    assert [plan.time_s for plan in found] == sorted(plan.time_s for plan in found)
+
+
+def test_there_may_be_fewer_or_none() -> None:
+    node = Node(np.array([1.0, 2.0]), np.array([1, 0]), np.array([0, 0]))
+    problem = Problem((node,), {})
+    assert [plan.choice for plan in alternatives(problem, None, 9, [0])] == [(0,), (1,)]
+    assert [plan.choice for plan in alternatives(problem, 0, 9, [0])] == [(1,)]
+    assert alternatives(Problem((node,), {}), None, 0, [0]) == []
+    never = Problem((node, node), {(0, 1): np.full((2, 2), np.inf)})
+    assert alternatives(never, None, 3, [0, 0]) == []
+    with pytest.raises(ValueError, match="`kinds`"):
+        alternatives(problem, None, 1, [0, 0])

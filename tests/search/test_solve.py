@@ -1,0 +1,237 @@
+"""The fastest plan within a limit and the whole frontier, against trying everything."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfp.search import Node, Problem, Solution, solve
+from cfp.search.order import best_order
+from cfp.search.part import all_of
+from cfp.search.prune import prune
+from cfp.search.smallest import smallest
+from tests.search.instances import (
+    AWKWARD,
+    Plan,
+    best_time,
+    every_plan,
+    frontier,
+    instance,
+    instances,
+)
+
+
+def figures(solution: Solution) -> list[tuple[float, int]]:
+    return [(point.time_s, point.memory_bytes) for point in solution.frontier]
+
+
+def check_claims(problem: Problem, plans: list[Plan], limit: int | None, found: Solution) -> None:
+    """Whatever was rounded: plans are real, and nothing beats them by more than the slack."""
+    for point in (*found.frontier, *([found.best] if found.best else [])):
+        assert problem.time_s(point.choice) == point.time_s < math.inf
+        assert problem.memory_bytes(point.choice) == point.memory_bytes
+    assert figures(found) == frontier([(t, m, ()) for t, m in figures(found)])
+    if limit is None:
+        assert found.slack_bytes == 0
+    top = math.inf if limit is None else limit
+    assert found.best is None or found.best.memory_bytes <= top
+    time_s = math.inf if found.best is None else found.best.time_s
+    assert time_s <= best_time(plans, top - found.slack_bytes)
+    known: list[Plan] = [(t, m, ()) for t, m in figures(found)]
+    for _, memory, _ in plans:
+        assert best_time(known, memory) <= best_time(plans, memory - found.frontier_slack_bytes)
+
+
+limits = st.one_of(st.none(), st.integers(0, 60))
+
+
+@settings(max_examples=200, deadline=None)
+@given(instances(), limits)
+def test_exact_against_everything(problem: Problem, limit: int | None) -> None:
+    plans = every_plan(problem)
+    found = solve(problem, limit)
+    assert found.slack_bytes == found.frontier_slack_bytes == 0
+    assert figures(found) == frontier(plans)
+    wanted = best_time(plans, math.inf if limit is None else limit)
+    assert (math.inf if found.best is None else found.best.time_s) == wanted
+    check_claims(problem, plans, limit, found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances(AWKWARD), st.floats(0, 1), st.floats(0.5, 5))
+def test_rounded_it_keeps_its_word(problem: Problem, share: float, digits: float) -> None:
+    plans = every_plan(problem)
+    most = max((memory for _, memory, _ in plans), default=AWKWARD)
+    limit = int(share * most)
+    found = solve(problem, limit, work=10**digits)
+    check_claims(problem, plans, limit, found)
+    if plans:
+        assert figures(found)[0] == frontier(plans)[0]  # what fits at all is known exactly
+        assert figures(found)[-1][0] == frontier(plans)[-1][0]
+    assert (found.best is None) == (best_time(plans, limit) == math.inf)
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances(AWKWARD))
+def test_the_smallest_is_the_smallest(problem: Problem) -> None:
+    plans = every_plan(problem)
+    part = prune(all_of(problem))
+    found = None if part.empty else smallest(part, best_order(part.problem))
+    assert (found is None) == (not plans)
+    if found is not None:
+        assert found.memory_bytes == min(memory for _, memory, _ in plans)
+
+
+# -- larger: chains with a skip from end to end, against a plain dictionary ------------------------
+
+
+def by_dictionary(problem: Problem) -> list[tuple[float, int]]:
+    """The frontier of a chain with one edge from the first node to the last."""
+    nodes = problem.nodes
+    skip = problem.edges[0, len(nodes) - 1]
+    plans: dict[int, float] = {}
+    for cap in sorted({int(s) for node in nodes for s in node.scratch_bytes}):
+        for first in np.flatnonzero(nodes[0].scratch_bytes <= cap).tolist():
+            least = {(first, int(nodes[0].kept_bytes[first])): float(nodes[0].times_s[first])}
+            for at, node in enumerate(nodes[1:], start=1):
+                edge = problem.edges[at - 1, at]
+                after: dict[tuple[int, int], float] = {}
+                for (before, kept), time_s in least.items():
+                    for option in np.flatnonzero(node.scratch_bytes <= cap).tolist():
+                        key = (option, kept + int(node.kept_bytes[option]))
+                        total = time_s + node.times_s[option] + edge[before, option]
+                        if at == len(nodes) - 1:
+                            total += skip[first, option]
+                        after[key] = min(after.get(key, math.inf), float(total))
+                least = after
+            for (_, kept), time_s in least.items():
+                plans[kept + cap] = min(plans.get(kept + cap, math.inf), time_s)
+    return frontier([(time_s, memory, ()) for memory, time_s in plans.items()])
+
+
+def long_chain(seed: int, nodes: int, options: int, scale: int = 1) -> Problem:
+    rng = np.random.default_rng(seed)
+    made = [
+        Node(
+            rng.integers(10, 99, options).astype(float),
+            rng.integers(0, 12, options) * scale,
+            rng.integers(0, 40, options) * scale,
+        )
+        for _ in range(nodes)
+    ]
+    pairs = [*((i, i + 1) for i in range(nodes - 1)), (0, nodes - 1)]
+    edges = {pair: rng.integers(0, 50, (options, options)).astype(float) for pair in pairs}
+    return Problem(tuple(made), edges)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_longer_chains_against_a_dictionary(seed: int) -> None:
+    problem = long_chain(seed, 9, 4)
+    wanted = by_dictionary(problem)
+    for limit in range(wanted[0][1] - 1, wanted[-1][1] + 2, 7):
+        found = solve(problem, limit)
+        assert (found.slack_bytes, figures(found)) == (0, wanted)
+        best = min((t for t, m in wanted if m <= limit), default=math.inf)
+        assert (found.best.time_s if found.best else math.inf) == best
+    # few caps and coarse buckets, and yet the best at a limit is found
+    limit = (wanted[0][1] + wanted[-1][1]) // 2
+    coarse = solve(problem, limit, work=2e4)
+    assert coarse.frontier_slack_bytes > 0
+    assert coarse.slack_bytes == 0
+    assert coarse.best is not None
+    assert coarse.best.time_s == min(t for t, m in wanted if m <= limit)
+
+
+def test_a_hundred_nodes_of_any_size_in_bytes() -> None:
+    problem = long_chain(0, 100, 9, scale=123_456_789)
+    odd = tuple(
+        Node(n.times_s, n.kept_bytes + i, n.scratch_bytes) for i, n in enumerate(problem.nodes)
+    )
+    problem = Problem(odd, problem.edges)
+    ends = solve(problem, work=1e6).frontier
+    limit = (ends[0].memory_bytes + ends[-1].memory_bytes) // 2
+    found = solve(problem, limit, work=2e7)
+    assert found.best is not None
+    assert found.slack_bytes < limit / 1000
+    assert found.frontier_slack_bytes < limit / 10
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+def test_nested_skips_are_exact() -> None:
+    rng = np.random.default_rng(3)
+    problem = instance(3, [3] * 8, "chain")
+    skips = {(i, 7 - i): rng.integers(0, 20, (3, 3)).astype(float) for i in range(3)}
+    problem = Problem(problem.nodes, {**problem.edges, **skips})
+    assert figures(solve(problem)) == frontier(every_plan(problem))
+
+
+def test_no_plan_is_possible() -> None:
+    node = Node(np.ones(2), np.array([1, 2]), np.array([1, 1]))
+    problem = Problem((node, node), {(0, 1): np.full((2, 2), np.inf)})
+    assert solve(problem, 10) == Solution(None, (), 0, 0)
+    # each option has a partner, but no three of them agree
+    ring = np.array([[0.0, np.inf], [np.inf, 0.0]])
+    never = {(0, 1): ring, (1, 2): ring, (0, 2): ring[::-1].copy()}
+    assert solve(Problem((node,) * 3, never), 10) == Solution(None, (), 0, 0)
+
+
+def test_nothing_fits_or_just_fits() -> None:
+    node = Node(np.array([2.0, 1.0]), np.array([10, 20]), np.array([3, 5]))
+    problem = Problem((node, node), {})
+    assert solve(problem, 22).best is None
+    assert [p.memory_bytes for p in solve(problem, 22).frontier] == [23, 35, 45]
+    best = solve(problem, 23).best
+    assert best is not None
+    assert best.choice == (0, 0)
+
+
+def test_no_differences_one_bucket() -> None:
+    node = Node(np.array([2.0, 1.0]), np.array([AWKWARD] * 2), np.array([AWKWARD] * 2))
+    found = solve(Problem((node,) * 50, {}), 51 * AWKWARD)
+    assert [(p.time_s, p.memory_bytes) for p in found.frontier] == [(50.0, 51 * AWKWARD)]
+    assert found.best == found.frontier[0]
+
+
+def test_of_equals_the_first() -> None:
+    node = Node(np.array([1.0, 1.0, 1.0]), np.array([1, 1, 1]), np.array([0, 0, 0]))
+    problem = Problem((node,) * 4, {(i, i + 1): np.zeros((3, 3)) for i in range(3)})
+    best = solve(problem, 10).best
+    assert best is not None
+    assert best.choice == (0, 0, 0, 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(instances(AWKWARD), st.integers(0, 6 * AWKWARD))
+def test_the_same_answer_every_time(problem: Problem, limit: int) -> None:
+    copies = tuple(
+        Node(n.times_s.copy(), n.kept_bytes.copy(), n.scratch_bytes.copy()) for n in problem.nodes
+    )
+    edges = {pair: edge.copy() for pair, edge in problem.edges.items()}
+    once = solve(problem, limit, work=300)
+    assert once == solve(problem, limit, work=300) == solve(Problem(copies, edges), limit, work=300)
+
+
+def test_shared_arrays_change_nothing() -> None:
+    rng = np.random.default_rng(1)
+    layer = Node(rng.integers(0, 30, 6) * 1.0, rng.integers(0, 30, 6), rng.integers(0, 9, 6))
+    edge = rng.integers(0, 9, (6, 6)) * 1.0
+    shared = Problem((layer,) * 12, {(i, i + 1): edge for i in range(11)})
+    own = Problem(
+        tuple(
+            Node(layer.times_s.copy(), layer.kept_bytes.copy(), layer.scratch_bytes.copy())
+            for _ in range(12)
+        ),
+        {(i, i + 1): edge.copy() for i in range(11)},
+    )
+    assert solve(shared, 150) == solve(own, 150)
+
+
+def test_malformed_problems_are_refused() -> None:
+    with pytest.raises(ValueError, match="one or more"):
+        solve(Problem((), {}))
