@@ -72,7 +72,7 @@ def test_marginals_are_the_least_cost_with_an_option(case: tuple[Problem, list[i
 @given(instances(AWKWARD), st.floats(1, 5))
 def test_rounding_goes_up_and_loses_no_more_than_it_says(problem: Problem, digits: float) -> None:
     rounding = Rounding(problem, build(problem, range(len(problem.nodes))))
-    buckets = rounding.buckets(10**digits)
+    buckets = rounding.buckets(10**digits, 1e-9)
     if buckets is None:
         return
     for choice in every_choice(problem):
@@ -88,7 +88,7 @@ def chain(kinds: list[list[int]]) -> Problem:
 
 
 def rounded(problem: Problem, work: float) -> tuple[int, int]:
-    buckets = Rounding(problem, build(problem, range(len(problem.nodes)))).buckets(work)
+    buckets = Rounding(problem, build(problem, range(len(problem.nodes)))).buckets(work, 1e-9)
     assert buckets is not None
     return buckets.unit_bytes, buckets.error_bytes
 

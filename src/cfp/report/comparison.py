@@ -6,18 +6,17 @@ from rich.console import Console
 
 from cfp.compare import Comparison
 from cfp.memory_size import bytes_text
-from cfp.report.text import add_row, new_table, time_text
+from cfp.report.text import add_row, new_table, range_text, time_text
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Fastest first."""
     table = new_table(
-        f"Full steps, {comparison.rounds} rounds in turn",
+        f"Full steps, {comparison.rounds} rounds in turn (+-: 95 % sure)",
         "plan",
         "median",
-        "95 % sure",
+        "+-",
         "to the fastest",
-        "95 % sure",
         "computing",
         "sending",
         "memory",
@@ -33,14 +32,13 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             for seconds in (one.compute_s, one.communication_s)
         ]
         fastest = one is comparison.plans[0]
-        tie = " (tie)" if one.ties and not fastest else ""
+        tie = " tie" if one.ties and not fastest else ""
         add_row(
             table,
             one.name,
             time_text(one.time_s),
-            f"{time_text(one.low_s)} - {time_text(one.high_s)}",
-            f"{one.ratio:.3f}x{tie}",
-            "" if fastest else f"{one.ratio_low:.3f} - {one.ratio_high:.3f}",
+            range_text(one.time_s, one.low_s, one.high_s),
+            "1" if fastest else f"{one.ratio:.3f} ({one.ratio_low:.3f}-{one.ratio_high:.3f}){tie}",
             *parts,
             bytes_text(one.memory_bytes),
         )

@@ -10,7 +10,7 @@ from rich.table import Table
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence, FrontierPoint, MeasuredStep, SegmentCost, tied
-from cfp.report.text import add_row, line, new_table, segments_text, time_text
+from cfp.report.text import add_row, line, new_table, range_text, segments_text, time_text
 
 MOST_POINTS = 8  # of the frontier
 
@@ -90,11 +90,11 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
 def _steps_table(steps: Sequence[MeasuredStep]) -> Table:
     """Fastest first. The plan's own is the first of `steps`."""
     table = new_table(
-        "Full steps, measured in turn",
+        "Full steps, measured in turn (+-: 95 % sure)",
         "plan",
         "predicted",
         "measured",
-        "95 % sure",
+        "+-",
         "to the plan",
         "memory",
     )
@@ -110,7 +110,7 @@ def _steps_table(steps: Sequence[MeasuredStep]) -> Table:
             name,
             "-" if step.predicted_s is None else time_text(step.predicted_s),
             time_text(step.measured_s),
-            f"{time_text(step.low_s)} - {time_text(step.high_s)}",
+            range_text(step.measured_s, step.low_s, step.high_s),
             f"{ratio} (tie)" if step in ties else ratio,
             bytes_text(step.memory_bytes),
         )

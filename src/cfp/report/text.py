@@ -48,6 +48,11 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us"
 
 
+def range_text(middle: float, low: float, high: float) -> str:
+    """`3.1 %`: the further of the two, as a share of the middle."""
+    return f"{100 * max(high - middle, middle - low) / middle:.1f} %"
+
+
 def spec_text(layout: Layout, names: Sequence[str]) -> str:
     """As one writes it in JAX: `P(None, 'x')`; `whole` where nothing is split."""
     entries = ", ".join(map(repr, to_spec(layout, names)))

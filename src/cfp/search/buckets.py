@@ -21,6 +21,7 @@ from cfp.search.problem import Numbers, Problem
 from cfp.search.steps import Steps
 
 CELLS = 5 * 10**7  # numbers stored, 400 MB
+CHEAP = 1 << 14
 TRIED = 2 * 10**5  # units times options
 
 
@@ -63,6 +64,11 @@ class Rounding:
         if kept_bytes is not None:
             self._room = (kept_bytes - self.base_bytes) // self.divisor
 
+    @property
+    def range_bytes(self) -> int:
+        """The most that a choice of use keeps over the least."""
+        return int(self._widths(1)[-1] - 1) * self.divisor
+
     def unit(self, work: float) -> int | None:
         """The least that is affordable, in divisors."""
         low, high = 1, max(1, int(self._most.max()))
@@ -79,12 +85,16 @@ class Rounding:
     def error_bytes(self, unit: int) -> int:
         return int(self._errors(np.array([unit]))[0]) * self.divisor
 
-    def buckets(self, work: float) -> Buckets | None:
+    def buckets(self, work: float, close: float) -> Buckets | None:
         """Of the affordable units the one that loses least: with few kinds of nodes there is one
-        of which all differences are almost multiples."""
+        of which all differences are almost multiples. Nothing is done for errors under the share
+        `close` of the range, unless exact is cheap. None: no unit is affordable."""
         unit = self.unit(work)
         if unit is None:
             return None
+        if self._widths(1)[-1] > CHEAP:
+            rounded = int(np.count_nonzero(self._most))
+            unit = max(unit, int(close * self._widths(1)[-1] / rounded))
         if unit > 1:
             count = max(1, TRIED // sum(len(sizes) for sizes, _ in self._alike))
             tried = np.unique(np.linspace(unit, 2 * unit, count).astype(np.int64))

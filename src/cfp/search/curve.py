@@ -18,8 +18,9 @@ from cfp.search.problem import Array, Numbers, Problem
 from cfp.search.steps import Steps, build
 from cfp.search.table import Tables, backtrack, forward
 
-CLOSE = 1e-12  # of the time; sums in another order differ by less
-CORNERS = 4  # one part in so many of the work is for them
+EQUAL = 1e-12  # of the time; sums in another order differ by less
+CLOSE, CLOSER = 1e-3, 1e-5  # of what may be kept: good enough for a curve, for one limit
+CORNERS = 64  # are easily found; where rounding is coarser they get the work
 FIRST, TIMES = 256, 4
 
 
@@ -55,7 +56,7 @@ class Curve:
         """A choice that is faster keeps no less than this."""
         over = np.zeros(len(times_s))
         for known in self.known:
-            np.maximum(over, known.least_over(times_s * (1 - CLOSE)), out=over)
+            np.maximum(over, known.least_over(times_s * (1 - EQUAL)), out=over)
         return over + self.base_bytes
 
 
@@ -65,9 +66,10 @@ def trace(part: Part, order: Sequence[int], work: float) -> Curve | None:
     fastest = fastest_of(part.problem, steps)
     if fastest is None:
         return None
-    corners = hull(part.problem, steps, work / CORNERS)
     rounding = Rounding(part.problem, steps, fastest=fastest)
-    buckets = rounding.buckets(work)
+    buckets = rounding.buckets(work, CLOSE)
+    coarse = buckets is None or buckets.error_bytes > rounding.range_bytes / CORNERS
+    corners = hull(part.problem, steps, work if coarse else work / 4)
     if buckets is None or buckets.error_bytes > corners.gap_bytes:
         return Curve(part.numbered(corners.choices), rounding.base_bytes, (corners,))
     tables, falling = _table(part.problem, steps, buckets)
@@ -85,7 +87,7 @@ def trace_within(
     rounding = Rounding(part.problem, steps, fastest=fastest, kept_bytes=kept_bytes)
     if fastest is None or kept_bytes < rounding.base_bytes:
         return None
-    buckets = rounding.buckets(work)
+    buckets = rounding.buckets(work, CLOSER)
     if buckets is None:
         return Curve(part.numbered(fastest[None, :]), rounding.base_bytes, ())
     tables, falling = _table(part.problem, steps, buckets)

@@ -8,19 +8,21 @@ which loses the width of the group. Fewer groups leave more work, so finer bucke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cfp.search.buckets import Rounding
-from cfp.search.curve import Curve, fastest_of, trace
+from cfp.search.curve import CORNERS, Curve, fastest_of, trace
 from cfp.search.part import Part
 from cfp.search.problem import Array, Numbers
 from cfp.search.prune import prune
 from cfp.search.steps import build
 
 MOST = 16
+MOST_COARSE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +79,22 @@ def _above(values: Numbers, caps: Sequence[int]) -> int:
 
 
 def _caps(part: Part, order: Sequence[int], values: Numbers, work: float) -> list[int]:
-    """In as many groups as lose least: by rounding what is kept, and by the width of a group."""
-    if len(values) == 1:
-        return [int(values[0])]
+    """In as many groups as lose least: by the width of a group, and by rounding what is kept or, if
+    that is worse, by knowing corners alone."""
     steps = build(part.problem, order)
-    rounding = Rounding(part.problem, steps, fastest=fastest_of(part.problem, steps))
-    loss: list[tuple[int, list[int]]] = []
+    fastest = fastest_of(part.problem, steps)
+    if len(values) == 1 or fastest is None:
+        return [int(values[-1])]
+    rounding = Rounding(part.problem, steps, fastest=fastest)
+    best = math.inf, [int(values[-1])]
     for count in range(1, min(MOST, len(values)) + 1):
         width, caps = _grouped(values, count)
         unit = rounding.unit(work / len(caps))
-        if unit is not None:
-            loss.append((width + rounding.error_bytes(unit), caps))
-    return min(loss, key=lambda pair: pair[0])[1] if loss else _grouped(values, MOST // 4)[1]
+        error = math.inf if unit is None else rounding.error_bytes(unit)
+        if count <= MOST_COARSE:
+            error = min(error, rounding.range_bytes / CORNERS)
+        best = min(best, (width + error, caps))
+    return best[1]
 
 
 def _grouped(values: Numbers, count: int) -> tuple[int, list[int]]:
