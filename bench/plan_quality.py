@@ -33,7 +33,7 @@ from cfp.profile import Effort
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "plan_quality.md"
-BATCHES = (8, 32)
+BATCHES = (8, 16)
 MESHES = ((4,), (2, 2))
 
 

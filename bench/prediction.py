@@ -31,7 +31,7 @@ from cfp.search import Point
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "prediction.md"
-PLANS = 36
+PLANS = 30
 BATCH = 8
 APART = 0.05
 

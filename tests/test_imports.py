@@ -38,6 +38,7 @@ ORDER = [
     "cli_train",
     "cli_plan",
     "cli",
+    "__main__",
 ]
 ALONE = {"models": {"errors", "models"}}  # the models know nothing of the planner
 MODELS_READERS = {"targets", "cli_train", "cli"}

@@ -16,7 +16,7 @@ from cfp.search.problem import Array, Numbers, Problem
 from cfp.search.steps import Steps
 
 LANES = 32
-MOST = 512
+NARROW = 1 / 256  # of the range: gaps that are not looked into
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class Hull:
 def hull(problem: Problem, steps: Steps, work: float) -> Hull:
     """As many corners as the work allows. There must be a choice that is possible."""
     found = [at_prices(problem, steps, wide_apart(problem))]
-    most = min(MOST, int(work / sum(step.work for step in steps.steps)))
+    most = int(work / sum(step.work for step in steps.steps))
     tried: set[float] = set()
     while len(tried) < most:
         prices = [p for p in _between(found).tolist() if p not in tried][:LANES]
@@ -63,8 +63,8 @@ def _between(found: list[Priced]) -> Array:
     """Prices at which neighbours cost the same, those of the widest gaps first."""
     kept, times_s = _corners(found)
     wider, longer = np.diff(kept), -np.diff(times_s)
-    gaps = np.argsort(-wider * longer, kind="stable")
-    gaps = gaps[longer[gaps] > 0]
+    gaps = np.argsort(-wider, kind="stable")
+    gaps = gaps[(longer[gaps] > 0) & (wider[gaps] > NARROW * np.ptp(kept))]
     prices: Array = longer[gaps] / wider[gaps]
     return prices
 

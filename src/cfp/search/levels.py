@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cfp.search.buckets import Rounding
-from cfp.search.curve import CORNERS, Curve, fastest_of, trace
+from cfp.search.curve import Curve, fastest_of, trace
+from cfp.search.hull import hull
 from cfp.search.part import Part
 from cfp.search.problem import Array, Numbers
 from cfp.search.prune import prune
@@ -86,13 +87,14 @@ def _caps(part: Part, order: Sequence[int], values: Numbers, work: float) -> lis
     if len(values) == 1 or fastest is None:
         return [int(values[-1])]
     rounding = Rounding(part.problem, steps, fastest=fastest)
+    gap = hull(part.problem, steps, work / MOST_COARSE / 2).gap_bytes
     best = math.inf, [int(values[-1])]
     for count in range(1, min(MOST, len(values)) + 1):
         width, caps = _grouped(values, count)
         unit = rounding.unit(work / len(caps))
         error = math.inf if unit is None else rounding.error_bytes(unit)
         if count <= MOST_COARSE:
-            error = min(error, rounding.range_bytes / CORNERS)
+            error = min(error, gap)
         best = min(best, (width + error, caps))
     return best[1]
 

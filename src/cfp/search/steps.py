@@ -29,6 +29,8 @@ class Step:
     in_order: bool  # the states already are
     seen: Classes  # columns
     left: Classes
+    by_seen: tuple[Numbers, Numbers]  # the options in order, and where each column begins
+    by_left: tuple[Numbers, Numbers]
 
     @property
     def columns(self) -> int:
@@ -102,7 +104,7 @@ def _step(sight: Sight, visit: Visit, node: int) -> Step:
     flat = group.reshape(-1)
     members = np.argsort(flat, kind="stable")
     groups = math.prod(c.count for i, c in visit.after.items() if i != node)
-    everything = sight.classes(node, ())
+    left = visit.after.get(node, sight.classes(node, ()))
     return Step(
         edge_s=np.ascontiguousarray(edge_s.reshape(visit.seen.count, -1)[:, members]),
         members=members,
@@ -110,5 +112,12 @@ def _step(sight: Sight, visit: Visit, node: int) -> Step:
         largest=int(np.bincount(flat).max()),
         in_order=bool((np.diff(flat) >= 0).all()),
         seen=visit.seen,
-        left=visit.after.get(node, everything),
+        left=left,
+        by_seen=_together(visit.seen),
+        by_left=_together(left),
     )
+
+
+def _together(classes: Classes) -> tuple[Numbers, Numbers]:
+    order = np.argsort(classes.of, kind="stable")
+    return order, np.searchsorted(classes.of[order], np.arange(classes.count))

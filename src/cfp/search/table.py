@@ -19,7 +19,6 @@ import numpy as np
 
 from cfp.search.problem import Array, Numbers
 from cfp.search.steps import Step, Steps
-from cfp.search.walk import Classes
 
 BLOCK = 1 << 15  # numbers at a time: they stay in the cache
 GATHERED = 1 << 21
@@ -94,7 +93,7 @@ def _leave(step: Step, arrivals: Array, cost: Array, shift: Numbers | None, widt
     """T after a step."""
     before = arrivals.shape[2]
     if shift is None:
-        order, starts = _together(step.left)
+        order, starts = step.by_left
         paths = arrivals[step.seen.of[order]] + cost[order, None, :]
         found: Array = np.minimum.reduceat(paths, starts, axis=0)
         return found.transpose(1, 0, 2).reshape(-1, before)
@@ -167,7 +166,7 @@ def marginals(tables: Tables) -> list[Array]:
         ahead = rest.reshape(step.groups, step.left.count, -1)[:, step.left.of]
         ahead = ahead.transpose(1, 0, 2) + tables.costs[node][:, None, :]
         found[node] = (tables.arrivals[number][step.seen.of] + ahead).min(axis=1)
-        order, starts = _together(step.seen)
+        order, starts = step.by_seen
         rest = _return(step, np.minimum.reduceat(ahead[order], starts, axis=0))
     return found
 
@@ -185,9 +184,3 @@ def _return(step: Step, ahead: Array) -> Array:
     found = np.empty_like(ordered)
     found[step.members] = ordered
     return found
-
-
-def _together(classes: Classes) -> tuple[Numbers, Numbers]:
-    """The options in order of their class, and where each class begins."""
-    order = np.argsort(classes.of, kind="stable")
-    return order, np.searchsorted(classes.of[order], np.arange(classes.count))
