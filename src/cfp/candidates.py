@@ -20,9 +20,6 @@ from cfp.profile.boundary import End, find_homes
 from cfp.search import Point, Solution, alternatives, solve
 from cfp.search.compose import Composition, compose
 
-SAME = 3  # so many answers of the search are looked at for each plan wanted
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """A plan that the search proposes."""
@@ -91,12 +88,10 @@ class Candidates:
         numbers: dict[object, int] = {}  # a pinned segment may have fewer options than its kind
         alike = [numbers.setdefault(key, len(numbers)) for key in of]
         found: list[Candidate] = []
-        for point in alternatives(self.composition.problem, limit_bytes, SAME * count, alike):
+        for point in alternatives(self.composition.problem, limit_bytes, count, alike):
             made = self.make(point)
             if not any(_same(made.plan, other.plan) for other in found):
                 found.append(made)
-            if len(found) == count:
-                break
         return found
 
     def make(self, point: Point) -> Candidate:

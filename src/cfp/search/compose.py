@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from cfp.analysis import Analysis
 from cfp.layouts import Layout, local_shape
-from cfp.profile import Boundary, Crossing, Option, Profile
+from cfp.profile import Boundary, Crossing, Option, Profile, SegmentProfile
 from cfp.profile.boundary import End
 from cfp.search.problem import Node, Problem
 
@@ -43,6 +43,14 @@ class Composition:
 def compose(analysis: Analysis, profile: Profile, allowed: Allowed | None = None) -> Composition:
     """All options that ran, or those of them that are `allowed`."""
     return _Composer(analysis, profile, allowed or (lambda segment, option: True)).compose()
+
+
+def _different(found: SegmentProfile) -> list[Option]:
+    """The options that ran; of those that lie alike in everything, the first."""
+    first: dict[str, Option] = {}
+    for option in found.costs:
+        first.setdefault(str(found.layouts[option]), option)
+    return list(first.values())
 
 
 class _Composer:
@@ -77,9 +85,9 @@ class _Composer:
         """Equal tuples are one object: nodes that are alike are recognised by it."""
         same: dict[tuple[Option, ...], tuple[Option, ...]] = {}
         found = []
+        different = [_different(found) for found in self.profile.segments]
         for segment, kind in enumerate(self.kinds):
-            costs = self.profile.segments[kind].costs
-            options = tuple(option for option in costs if allowed(segment, option))
+            options = tuple(option for option in different[kind] if allowed(segment, option))
             found.append(same.setdefault(options, options))
         return tuple(found)
 
