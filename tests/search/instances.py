@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfp.search import Node, Problem
 
-GRAPHS = ("chain", "skips", "any", "apart")
+GRAPHS = ("chain", "skips", "any", "apart", "alike")
 AWKWARD = 10**9 + 7  # bytes: no divisor in common with anything
 
 Plan = tuple[float, int, tuple[int, ...]]  # seconds, bytes, choice
@@ -20,8 +20,18 @@ Plan = tuple[float, int, tuple[int, ...]]  # seconds, bytes, choice
 def instance(
     seed: int, sizes: list[int], graph: str, largest_bytes: int = 8, scratch: bool = True
 ) -> Problem:
-    """Times are whole numbers, so sums are exact. Rows repeat, and some things cannot be."""
+    """Times are whole numbers, so sums are exact. Rows repeat, and some things cannot be. Nodes
+    that are `alike` share their arrays, and so do their edges."""
     rng = np.random.default_rng(seed)
+    if graph == "alike":
+        two = instance(seed, [sizes[0]] * 3, "any", largest_bytes, scratch)
+        nodes = [two.nodes[kind] for kind in rng.integers(0, 2, len(sizes))]
+        pairs = itertools.combinations(range(len(sizes)), 2)
+        some = list(two.edges.values())
+        return Problem(
+            tuple(nodes),
+            {pair: some[rng.integers(len(some))] for pair in pairs if some and rng.random() < 0.7},
+        )
     nodes = []
     for size in sizes:
         times = rng.integers(0, 20, size).astype(float)

@@ -52,7 +52,7 @@ def distinct_times(problem: Problem) -> Problem:
     return Problem(nodes, problem.edges)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(with_kinds(8), st.one_of(st.none(), st.integers(5, 60)), st.integers(1, 12))
 def test_none_is_left_out(case: tuple[Problem, list[int]], limit: int | None, count: int) -> None:
     problem, kinds = distinct_times(case[0]), case[1]

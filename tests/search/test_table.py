@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from cfp.search import Problem
 from cfp.search.buckets import Rounding
+from cfp.search.curve import trace, trace_within
 from cfp.search.hull import hull
+from cfp.search.levels import levels
 from cfp.search.order import best_order
+from cfp.search.part import all_of
 from cfp.search.problem import Node
 from cfp.search.steps import build
 from cfp.search.table import backtrack, forward, marginals
@@ -47,6 +50,29 @@ def test_a_table_by_bytes_is_exact_in_any_order(case: tuple[Problem, list[int]])
     for bucket, choice in zip(at.tolist(), backtrack(tables, at).tolist(), strict=True):
         assert kept(problem, tuple(choice)) == bucket
         assert problem.time_s(choice) == least[bucket]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_of_unequal_size(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = [Node(rng.random(4), rng.integers(0, 3, 4), np.zeros(4, np.int64)) for _ in range(4)]
+    lies = np.array([0, 1, 1, 1])  # of four states, three become one
+    edges = {
+        (0, 1): rng.random((4, 4)),
+        (0, 2): rng.random((4, 4))[lies],
+        (1, 3): rng.random((4, 4)),
+    }
+    problem = Problem(tuple(nodes), edges)
+    tables = forward(
+        build(problem, range(4)),
+        [node.times_s[:, None] for node in nodes],
+        [node.kept_bytes for node in nodes],
+        9,
+    )
+    at = np.flatnonzero(np.isfinite(tables.last))
+    for bucket, choice in zip(at.tolist(), backtrack(tables, at).tolist(), strict=True):
+        assert kept(problem, tuple(choice)) == bucket
+        assert problem.time_s(choice) == pytest.approx(tables.last[bucket], rel=1e-12)
 
 
 @settings(max_examples=80, deadline=None)
@@ -106,6 +132,42 @@ def test_a_unit_that_suits_few_kinds_is_found() -> None:
     unit, error = rounded(problem, 3e5)
     assert unit > 10**7
     assert error < 100 * unit / 20
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances(AWKWARD), st.floats(0, 1), st.floats(1, 4))
+def test_what_a_curve_says_of_all_plans_holds(
+    problem: Problem, share: float, digits: float
+) -> None:
+    """Of those that keep no more than a limit, and of all."""
+    plans = every_plan(problem)
+    part, order = all_of(problem), range(len(problem.nodes))
+    most = max((kept(problem, choice) for _, _, choice in plans), default=0)
+    limit = int(share * most)
+    within = trace_within(part, order, 10**digits, limit, limit)
+    whole = trace(part, order, 10**digits)
+    assert (whole is None) == (not plans)
+    for time_s, _, choice in plans:
+        faster_than = np.array([time_s + 1e-6])
+        assert whole is not None
+        assert whole.least_bytes(faster_than)[0] <= kept(problem, choice) + 1e-3
+        if kept(problem, choice) <= limit:
+            assert within is not None
+            assert within.least_bytes(faster_than)[0] <= kept(problem, choice)
+    if within is not None and within.known:
+        assert all(problem.memory_bytes(choice) <= limit for choice in within.choices.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances(AWKWARD), st.floats(1, 4))
+def test_what_the_levels_say_of_all_plans_holds(problem: Problem, digits: float) -> None:
+    plans = every_plan(problem)
+    found = list(levels(all_of(problem), range(len(problem.nodes)), 10**digits))
+    assert bool(found) == bool(plans)
+    times_s = np.array([time_s for time_s, _, _ in plans]) + 1e-6
+    memory = np.array([memory for _, memory, _ in plans])
+    if plans:
+        assert (np.min([lv.least_bytes(times_s) for lv in found], axis=0) <= memory + 1e-3).all()
 
 
 # -- what prices tell ------------------------------------------------------------------------------

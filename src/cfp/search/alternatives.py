@@ -8,7 +8,8 @@ that does without a pair of each of them:
 
 Sets are extended as plans are found; one that contains another is not needed. The fastest plans
 without them are problems that differ in the times of their options, solved side by side. Under a
-limit those times are bounds, and only sets that come first are solved within it (`limit`).
+limit those times are bounds, as are those at a price for memory (`price`), and only sets that come
+first are solved within it (`limit`).
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cfp.search.levels import scratch_values
 from cfp.search.limit import fastest_within
 from cfp.search.order import best_order
 from cfp.search.part import all_of
-from cfp.search.problem import Problem
+from cfp.search.price import best_price
+from cfp.search.problem import Array, Problem
 from cfp.search.prune import prune
 from cfp.search.smallest import smallest
-from cfp.search.solution import Point, points
+from cfp.search.solution import Point, best_of, points
 from cfp.search.steps import build
 from cfp.search.table import backtrack, forward
 
-WORK = 1e8  # for one set within a limit
+WORK = 3e7  # for one set within a limit
 LANES = 32
 
 Pairs = frozenset[tuple[int, int]]
@@ -86,29 +89,47 @@ class _Without:
         self.problem = problem
         self.limit_bytes = limit_bytes
         self.kinds = kinds
+        self._known: list[Point] = []
         self._part = all_of(problem)
         self._order = best_order(problem)
         self._steps = build(problem, self._order)
+        self._over = [node.kept_bytes - node.kept_bytes.min() for node in problem.nodes]
+        self._room, self._prices = 0, np.zeros(1)
+        if limit_bytes is not None:
+            base = sum(int(node.kept_bytes.min()) for node in problem.nodes)
+            self._room = limit_bytes - base - int(scratch_values(self._part)[0])
+            self._prices = np.array([0.0, best_price(problem, self._steps, self._room)])
 
     def used(self, plan: Point) -> Pairs:
         return frozenset(zip(self.kinds, plan.choice, strict=True))
 
     def bounds(self, sets: Sequence[Pairs], at_least_s: float) -> dict[Pairs, _Bound]:
-        """The fastest plans, the limit left aside; sets that leave none are left out."""
+        """From the fastest plans without memory, and at a price for it; sets that leave no plan are
+        left out."""
         found = {}
         for start in range(0, len(sets), LANES):
             some = sets[start : start + LANES]
-            costs = [
-                np.where(self._left(node, some), self.problem.nodes[node].times_s[:, None], np.inf)
-                for node in range(len(self.kinds))
-            ]
-            tables = forward(self._steps, costs, width=len(some))
-            possible = np.flatnonzero(np.isfinite(tables.last))
+            costs = [self._costs(node, some) for node in range(len(self.kinds))]
+            tables = forward(self._steps, costs, width=len(self._prices) * len(some))
+            least = tables.last.reshape(len(self._prices), -1) - self._room * self._prices[:, None]
+            possible = np.flatnonzero(np.isfinite(tables.last[: len(some)]))
             plans = points(self.problem, backtrack(tables, possible))
             for lane, plan in zip(possible.tolist(), plans, strict=True):
-                exact = self.limit_bytes is None or plan.memory_bytes <= self.limit_bytes
-                found[some[lane]] = _Bound(max(plan.time_s, at_least_s), plan, exact)
+                if self.limit_bytes is None or plan.memory_bytes <= self.limit_bytes:
+                    found[some[lane]] = _Bound(plan.time_s, plan, exact=True)
+                else:
+                    time_s = max(float(least[:, lane].max()), at_least_s)
+                    found[some[lane]] = _Bound(time_s, plan, exact=False)
         return found
+
+    def _costs(self, node: int, sets: Sequence[Pairs]) -> Array:
+        """Of each option, by price and set."""
+        priced = (
+            self.problem.nodes[node].times_s[:, None] + self._over[node][:, None] * self._prices
+        )
+        left = self._left(node, sets)
+        costs = np.where(left[:, None, :], priced[:, :, None], np.inf)
+        return costs.reshape(len(costs), -1)
 
     def within_limit(self, pairs: Pairs) -> Point | None:
         """The fastest plan within the limit."""
@@ -118,7 +139,11 @@ class _Without:
         small = None if part.empty else smallest(part, self._order)
         if small is None or small.memory_bytes > self.limit_bytes:
             return None
-        return fastest_within(part, self._order, self.limit_bytes, small, WORK)[0]
+        known = [plan for plan in self._known if not pairs & self.used(plan)]
+        had = best_of([small, *known], self.limit_bytes) or small
+        found, _ = fastest_within(part, self._order, self.limit_bytes, had, WORK)
+        self._known.append(found)
+        return found
 
     def _left(self, node: int, sets: Sequence[Pairs]) -> NDArray[np.bool_]:
         """Whether a set leaves an option of the node, by option and set."""

@@ -19,6 +19,7 @@ from cfp.search.steps import Steps
 from cfp.search.table import Tables, backtrack, forward
 
 FACTORS = 4.0 ** np.arange(-8, 9)
+LANES, ZOOMS = 9, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,11 +40,7 @@ class Priced:
 
 def at_prices(problem: Problem, steps: Steps, prices: Array) -> Priced:
     over = [node.kept_bytes - node.kept_bytes.min() for node in problem.nodes]
-    costs = [
-        node.times_s[:, None] + extra[:, None] * prices
-        for node, extra in zip(problem.nodes, over, strict=True)
-    ]
-    tables = forward(steps, costs, width=len(prices))
+    tables = forward(steps, _costs(problem, prices), width=len(prices))
     choices = backtrack(tables, np.arange(len(prices)))
     kept = np.sum([extra[c] for extra, c in zip(over, choices.T, strict=True)], axis=0)
     return Priced(prices, tables, choices, kept, tables.last - prices * kept)
@@ -60,11 +57,29 @@ def wide_apart(problem: Problem) -> Array:
     return np.append(0.0, FACTORS * (seconds / kept if seconds and kept else 1.0))
 
 
+def best_price(problem: Problem, steps: Steps, room_bytes: int) -> float:
+    """The price that bounds best the time of what keeps no more than the room."""
+    prices = wide_apart(problem)
+    for _ in range(ZOOMS):
+        bounds = forward(steps, _costs(problem, prices), width=len(prices)).last
+        best = int((bounds - prices * room_bytes).argmax())
+        around = prices[max(0, best - 1)], prices[min(best + 1, len(prices) - 1)]
+        prices = np.linspace(*around, LANES)
+    return float(prices[LANES // 2])
+
+
 def even(priced: Priced, a: int, b: int) -> float:
     """The price at which the choices numbered a and b, of which b keeps less, cost the same: a
     corner that lies between them is cheaper there."""
     seconds = max(0.0, float(priced.times_s[b] - priced.times_s[a]))
     return seconds / max(1, int(priced.over_bytes[a] - priced.over_bytes[b]))
+
+
+def _costs(problem: Problem, prices: Array) -> list[Array]:
+    return [
+        node.times_s[:, None] + (node.kept_bytes - node.kept_bytes.min())[:, None] * prices
+        for node in problem.nodes
+    ]
 
 
 def _span(table: Array) -> float:

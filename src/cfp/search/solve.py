@@ -34,7 +34,6 @@ def solve(problem: Problem, limit_bytes: int | None = None, *, work: float = WOR
     small = smallest(part, order)
     if small is None:
         return nothing
-    small, _ = fastest_within(part, order, small.memory_bytes, small, work)
     found = list(levels(part, order, work))
     plans = [small]
     for level in found:

@@ -25,6 +25,7 @@ from cfp.search.table import marginals
 CLOSE = 1e-11  # of the time; bounds are sums of many, rounded
 LANES = 7
 ZOOMS = 4
+WORTH = 0.95  # of the options may be left, or it will not get much better
 
 
 def useful(
@@ -34,7 +35,8 @@ def useful(
     scratch at least, the order to visit what is left of the nodes, and the best plan known by then.
     A node without options: there is no such plan."""
     prices: Array | None = None
-    for _ in range(ZOOMS):
+    for zoom in range(ZOOMS):
+        size = part.size
         part = part.take(_small_enough(part.problem, limit_bytes, scratch_bytes))
         if part.empty:
             break
@@ -51,7 +53,7 @@ def useful(
             for least, space in zip(marginals(priced.tables), room, strict=True)
         ]
         part = part.take([np.flatnonzero(b < best.time_s * (1 - CLOSE)) for b in bounds])
-        if part.empty:
+        if part.empty or (zoom > 0 and part.size > WORTH * size):
             break
         widest = max(int(space.max()) for space in room)
         for_bounds = _closer(priced, priced.over_bytes <= widest)
