@@ -20,6 +20,7 @@ from cfp.profile.boundary import End, find_homes
 from cfp.search import Point, Solution, alternatives, solve
 from cfp.search.compose import Composition, compose
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """A plan that the search proposes."""
