@@ -47,7 +47,8 @@ def solve(problem: Problem, limit_bytes: int | None = None, *, work: float = WOR
     frontier = frontier_of(plans)
     if limit_bytes is None:
         best = frontier[-1]
-    return Solution(best, frontier, slack, _slack(frontier, found))
+    everywhere = _slack(frontier, found)  # at this limit too: `best` is no slower than the frontier
+    return Solution(best, frontier, min(slack, everywhere), everywhere)
 
 
 def _slack(frontier: tuple[Point, ...], found: list[Level]) -> int:
