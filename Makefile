@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 # A small GPT planned over 4 virtual CPU devices, next to the plans that people copy. The compiler is
 # told not to try hard: matrix products, which decide, come from a library.
 demo: $(STAMP)
-	XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" $(BIN)/cfp plan gpt --size small --layers 2 --seq 32 --batch 8 --mesh 4 --platform cpu --beside all \
+	XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" $(BIN)/cfp plan gpt --size small --layers 2 --hidden 128 --seq 32 --batch 8 --mesh 4 --platform cpu --beside all \
 		--out plan.json
 
 test: lint
