@@ -148,8 +148,8 @@ def render(rows: list[Row]) -> str:
         "",
         made_by("bench.plan_quality"),
         "",
-        f"Models of size `small` with {LAYERS} layers, {sizes}. Milliseconds of a full step, run "
-        "in turn, on virtual CPU devices.",
+        f"Models of size `small` with {LAYERS} layers (MoE {LAYERS + 1}), {sizes}. Milliseconds of "
+        "a full step, run in turn, on virtual CPU devices.",
         "",
         "| model | batch | mesh | CFP | predicted | "
         + " | ".join(templates.__all__)

@@ -27,6 +27,7 @@ from cfp.search import Point
 MODELS = ("bert", "gpt", "moe", "llama")
 SHAPE: dict[str, Any] = {"seq": 32}  # of every model, size `small`
 LAYERS = 3
+EVEN = ("moe",)  # has dense and expert layers in turn: one layer more
 AT_ONCE = 10  # full steps that run in turn
 
 
@@ -44,7 +45,7 @@ class Case:
 
 def make_case(model: str, batch: int, shape: Sequence[int], **options: Any) -> Case:
     mesh = make_mesh(shape, "cpu")
-    sizes = {"layers": LAYERS, **SHAPE, **options}
+    sizes = {"layers": LAYERS + (model in EVEN), **SHAPE, **options}
     step, args = make_step(config(model, "small", batch=batch, **sizes), abstract=True)
     step = jax.jit(step, donate_argnums=0)
     return Case(model, batch, mesh, step, args, analyze(step, *args, mesh_shape=tuple(shape)))

@@ -20,12 +20,12 @@ import argparse
 import itertools
 import random
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, make_case
+from bench.rank import kendall
 from cfp.blocks.pairs import find_pairs
 from cfp.search import Point
 from cfp.templates.alpa_ilp import estimate_alpa
@@ -105,22 +105,6 @@ def draw(bench: Bench, count: int) -> list[Point]:
     return list(found.values())
 
 
-def kendall(xs: Sequence[float], ys: Sequence[float], apart: float = 0.0) -> float:
-    """Pairs that both order alike, less those they order otherwise, over all pairs whose `ys`
-    differ by more than `apart`."""
-    pairs = [
-        (i, j)
-        for i, j in itertools.combinations(range(len(xs)), 2)
-        if abs(ys[i] - ys[j]) > apart * min(ys[i], ys[j])
-    ]
-    signs = [_sign(xs[i] - xs[j]) * _sign(ys[i] - ys[j]) for i, j in pairs]
-    return sum(signs) / max(len(pairs), 1)
-
-
-def _sign(x: float) -> int:
-    return (x > 0) - (x < 0)
-
-
 def render(found: dict[str, list[Row]]) -> str:
     sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     lines = [
@@ -128,8 +112,8 @@ def render(found: dict[str, list[Row]]) -> str:
         "",
         made_by("bench.prediction"),
         "",
-        f"Models of size `small` with {LAYERS} layers, batch {BATCH}, {sizes}; 4 virtual CPU "
-        f"devices. Taus in brackets are over pairs more than {APART:.0%} apart.",
+        f"Models of size `small` with {LAYERS} layers (MoE {LAYERS + 1}), batch {BATCH}, {sizes}; "
+        f"4 virtual CPU devices. Taus in brackets are over pairs more than {APART:.0%} apart.",
         "",
         "| model | plans | slowest / fastest | median error | worst error | tau, predicted "
         "| tau, Alpa's volume | memory: median error | worst |",

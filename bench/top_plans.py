@@ -13,7 +13,6 @@ otherwise idle machine.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import statistics
 import time
@@ -28,6 +27,7 @@ from jax.sharding import Mesh
 from bench.environment import made_by
 from bench.profiling.chain import chain_cost
 from bench.profiling_cost import measured
+from bench.rank import kendall
 from cfp import Analysis, analyze
 from cfp.blocks import Strategy
 from cfp.devices import make_mesh
@@ -118,17 +118,6 @@ def strategies(analysis: Analysis, profile: Profile, plan: Sequence[Option]) -> 
         for block, strategy in zip(segment.blocks, kind.chosen(option), strict=True):
             found[block] = strategy
     return found
-
-
-def kendall(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Pairs that both order alike, less those they order otherwise, over all pairs."""
-    pairs = list(itertools.combinations(range(len(xs)), 2))
-    signs = [_sign(xs[i] - xs[j]) * _sign(ys[i] - ys[j]) for i, j in pairs]
-    return sum(signs) / len(pairs)
-
-
-def _sign(x: float) -> int:
-    return (x > 0) - (x < 0)
 
 
 def render(

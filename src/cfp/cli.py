@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import os
 import sys
 import traceback
 from dataclasses import asdict
 from typing import Any
 
 import click
+import jax
 from rich.console import Console
 
 import cfp
 from cfp import templates
 from cfp.cli_cache import cache, cache_dir_option, json_option
+from cfp.cli_cluster import launch, process_options
 from cfp.cli_options import (
     load_plan,
     measuring,
@@ -31,6 +35,8 @@ from cfp.cli_options import (
 )
 from cfp.cli_plan import compare, plan
 from cfp.cli_train import train
+from cfp.cluster import TeamOver
+from cfp.cluster.join import Membership
 from cfp.devices import make_mesh, reading_mesh
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
@@ -83,6 +89,7 @@ def analyze(
 
 cli.add_command(cache)
 cli.add_command(compare)
+cli.add_command(launch)
 cli.add_command(plan)
 cli.add_command(train)
 
@@ -103,6 +110,7 @@ cli.add_command(train)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @cache_dir_option
 @json_option
+@process_options
 @model_options
 def profile(
     target: str,
@@ -116,6 +124,7 @@ def profile(
     top: int,
     cache_dir: str | None,
     as_json: bool,
+    membership: Membership,
     **options: Any,
 ) -> None:
     """Measure the ways to split each distinct segment of a step, on the devices.
@@ -127,9 +136,9 @@ def profile(
         cfp profile gpt --size small --mesh 4 --platform cpu
         cfp profile my_project.train:make_step --mesh 2x4 --budget 5m --json
     """
-    devices = make_mesh(mesh, platform)
-    step, args = load_target(target, options)
-    with measuring(budget) as progress:
+    with membership.joined(math.prod(mesh), platform) as team, measuring(budget, team) as progress:
+        devices = make_mesh(mesh, platform)
+        step, args = load_target(target, options)
         analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=sequence)
         found = profile_step(
             analysis,
@@ -140,7 +149,10 @@ def profile(
             memory_limit_bytes=memory_limit,
             cache_dir=cache_dir,
             progress=progress,
+            team=team,
         )
+    if team is not None and not team.leads:
+        return
     if as_json:
         click.echo(json.dumps(profile_to_json(found), indent=1))
     else:
@@ -272,11 +284,23 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(1)
+    except TeamOver:
+        _leave(1)
     except CfpError as error:
         click.echo(f"cfp: {error}", err=True)
-        sys.exit(1)
+        _leave(1)
     except Exception:  # noqa: BLE001 - the last resort: show it whole and say it is ours
         traceback.print_exc()
         click.echo("cfp: this is a bug of ours; please report it with the lines above.", err=True)
-        sys.exit(3)
+        _leave(3)
     sys.exit(0)
+
+
+def _leave(code: int) -> None:
+    """Exits. As one of several processes at once: an orderly end would wait for the others, of
+    which one may be gone."""
+    if jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import cfp
 from cfp.cli_cache import telling
+from cfp.cluster import Team
 from cfp.devices import make_mesh
 from cfp.errors import CfpError
 from cfp.report import TerminalProgress
@@ -118,12 +119,14 @@ def load_plan(path: str, mesh: Mesh, *, quiet: bool = False) -> cfp.Plan:
 
 
 @contextmanager
-def measuring(budget_s: float | None) -> Iterator[TerminalProgress]:
+def measuring(budget_s: float | None, team: Team | None) -> Iterator[TerminalProgress]:
     """Progress on stderr; interrupted, it says what is kept."""
     with telling(), TerminalProgress(Console(stderr=True), budget_s) as progress:
         try:
             yield progress
         except KeyboardInterrupt:
+            if team is not None and not team.leads:
+                raise CfpError("Interrupted.") from None
             raise CfpError(
                 f"Interrupted. {progress.kept} measurements are kept: the same command goes on "
                 "from there."

@@ -14,6 +14,7 @@ from rich.console import Console
 import cfp
 from cfp import templates
 from cfp.cli_cache import cache_dir_option, json_option
+from cfp.cli_cluster import process_options
 from cfp.cli_options import (
     load_plan,
     measuring,
@@ -24,6 +25,8 @@ from cfp.cli_options import (
     pin_option,
     platform_option,
 )
+from cfp.cluster import TeamLost
+from cfp.cluster.join import Membership
 from cfp.devices import make_mesh
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
@@ -90,6 +93,7 @@ def factorisations(devices: int) -> list[tuple[int, ...]]:
 )
 @cache_dir_option
 @json_option
+@process_options
 @model_options
 def plan(
     target: str,
@@ -107,6 +111,7 @@ def plan(
     out: str | None,
     cache_dir: str | None,
     as_json: bool,
+    membership: Membership,
     **options: Any,
 ) -> None:
     """Find the fastest plan that fits, by measuring on the devices.
@@ -123,11 +128,12 @@ def plan(
     if (mesh is None) == (devices is None):
         raise click.UsageError("Give --mesh 2x4, or --devices 8 to try the meshes of so many.")
     shapes = [mesh] if mesh is not None else factorisations(devices or 1)
-    make_mesh((math.prod(shapes[0]),), platform)  # all devices, before JAX starts
-    step, args = load_target(target, options)
+    count = math.prod(shapes[0])
     found: list[cfp.Plan] = []
     refused: list[str] = []
-    with measuring(budget) as progress:
+    with membership.joined(count, platform) as team, measuring(budget, team) as progress:
+        make_mesh((count,), platform)  # all devices, before JAX starts
+        step, args = load_target(target, options)
         for shape in shapes:
             try:
                 found.append(
@@ -145,12 +151,17 @@ def plan(
                         exhaustive=exhaustive,
                         cache_dir=cache_dir,
                         progress=progress,
+                        team=team,
                     )
                 )
+            except TeamLost:
+                raise
             except CfpError as error:
                 if len(shapes) == 1:
                     raise
                 refused.append(f"{'x'.join(map(str, shape))}: {error}")
+    if team is not None and not team.leads:
+        return
     if not found:
         raise CfpError(f"No mesh of {devices} devices has a plan. {' '.join(refused)}")
     for why in refused:
@@ -190,6 +201,7 @@ def step_time(plan: cfp.Plan) -> float:
 )
 @cache_dir_option
 @json_option
+@process_options
 @model_options
 def compare(
     target: str,
@@ -200,6 +212,7 @@ def compare(
     memory_limit: int | None,
     cache_dir: str | None,
     as_json: bool,
+    membership: Membership,
     **options: Any,
 ) -> None:
     """Measure full steps under several plans, in turn.
@@ -213,9 +226,9 @@ def compare(
     """
     if not plans:
         raise click.UsageError("--plans is empty: name a template, a plan file, or cfp.")
-    devices = make_mesh(mesh, platform)
-    step, args = load_target(target, options)
-    with measuring(None) as progress:
+    with membership.joined(math.prod(mesh), platform) as team, measuring(None, team) as progress:
+        devices = make_mesh(mesh, platform)
+        step, args = load_target(target, options)
         found: dict[str, cfp.Plan | str] = {}
         for name in plans:
             progress.stage(f"planning with {name}")
@@ -227,14 +240,17 @@ def compare(
                     memory_limit=memory_limit,
                     cache_dir=cache_dir,
                     progress=progress,
+                    team=team,
                 )
             elif name in templates.__all__:
                 found |= make_templates([name], step, args, devices)
             else:
                 found[name] = _file(name, devices)
         result = cfp.compare(
-            step, *args, mesh=devices, plans=found, rounds=rounds, progress=progress
+            step, *args, mesh=devices, plans=found, rounds=rounds, progress=progress, team=team
         )
+    if team is not None and not team.leads:
+        return
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=1))
     else:

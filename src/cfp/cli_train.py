@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,10 @@ from rich.console import Console
 
 from cfp import models
 from cfp.cli_cache import json_option
+from cfp.cli_cluster import process_options
 from cfp.cli_options import load_plan, mesh_of, model_options, platform_option
+from cfp.cluster.join import Membership
+from cfp.cluster.watch import watched
 from cfp.devices import make_mesh
 from cfp.errors import CfpError
 from cfp.plan import Plan
@@ -45,6 +49,7 @@ EAGER_BYTES = 2**30  # a larger state is made where it lies, not on one device a
 )
 @platform_option
 @json_option
+@process_options
 @model_options
 def train(
     target: str,
@@ -53,6 +58,7 @@ def train(
     seed: int,
     platform: str | None,
     as_json: bool,
+    membership: Membership,
     **options: Any,
 ) -> None:
     """Train a step with a plan, and see loss and throughput as it runs.
@@ -77,26 +83,42 @@ def train(
         cfp train gpt --plan plan.json --steps 50 --platform cpu
         cfp train my_project.train:make_step --plan plan.json --steps 200 --json
     """
-    messages = Console(stderr=True)
-    with messages.status(f"Preparing {target} ..."):
-        loop, trained, renewed = _start(target, path, steps, seed, platform, options)
-    done: list[TrainStep] = []
-    stopped: CfpError | None = None
-    with TrainingProgress(messages, loop.training, steps, renewed) as progress:
-        try:
-            for one in trained:
-                done.append(one)
-                progress.stepped(one)
-        except KeyboardInterrupt:
-            stopped = CfpError(f"Interrupted after {len(done)} of {steps} steps.")
+    devices = 1 if path is None else math.prod(read_document(path).mesh("mesh").values())
+    with membership.joined(devices, platform, stays=True) as team:
+        if team is not None and path is None:
+            raise CfpError("Several processes train with a plan: give one with --plan.")
+        if team is not None:
+            team.advice = "Start all processes again."
+        shown = team is None or team.leads
+        messages = Console(stderr=True, quiet=not shown)
+        done: list[TrainStep] = []
+        stopped: CfpError | None = None
+        with watched(team, _end):
+            with messages.status(f"Preparing {target} ..."):
+                loop, trained, renewed = _start(target, path, steps, seed, platform, options)
+            with TrainingProgress(messages, loop.training, steps, renewed) as progress:
+                try:
+                    for one in trained:
+                        done.append(one)
+                        progress.stepped(one)
+                        if team is not None:
+                            team.doing = f"training step {one.step + 1}"
+                except KeyboardInterrupt:
+                    stopped = CfpError(f"Interrupted after {len(done)} of {steps} steps.")
     training = loop.training.after(done)
-    if as_json:
+    if as_json and shown:
         more = {"renewed": renewed, "interrupted": stopped is not None}
         click.echo(json.dumps({"target": target, **training.to_json(), **more}, indent=1))
-    else:
+    elif shown:
         show_training(training, Console())
     if stopped is not None:
         raise stopped
+
+
+def _end(reason: str) -> None:
+    """Another process is gone. The step under way may never end, so this one ends at once."""
+    os.write(2, f"cfp: {reason}\n".encode())
+    os._exit(1)
 
 
 def _start(

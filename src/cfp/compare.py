@@ -14,6 +14,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from cfp.cluster import Team
 from cfp.errors import CfpError
 from cfp.plan import Plan, auto_mesh
 from cfp.profile import Effort, Progress
@@ -21,6 +22,7 @@ from cfp.profile.api import open_campaign
 from cfp.profile.confidence import median_interval
 from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
+from cfp.profile.together import together
 
 ROUNDS = 15
 
@@ -70,8 +72,11 @@ def compare(
     rounds: int = ROUNDS,
     isolate: bool | None = None,
     progress: Progress | None = None,
+    team: Team | None = None,
 ) -> Comparison:
     """Measures the step under every plan, afresh. Text in place of a plan says why there is none.
+
+    On a mesh of several processes every process calls this alike; `team` as of `cfp.plan`.
 
     >>> cfp.compare(step, *args, mesh=mesh, plans={"ours": plan, "fsdp": fsdp_plan})
     """
@@ -91,15 +96,19 @@ def compare(
         raise CfpError("`plans` has no plan to measure: give at least one.")
     steps = {name: (found.analysis, found.layouts) for name, found in _bounds(bound).items()}
     effort = Effort(warmups=3, repeats=rounds)
-    with (
-        tempfile.TemporaryDirectory(prefix="cfp-compare-") as folder,
-        open_campaign(
-            mesh, cache_dir=folder, isolate=isolate, effort=effort, progress=progress
-        ) as campaign,
-    ):
-        found = measure_steps(campaign, mesh, steps)
-    failed = [ComparedPlan(name, failed=why) for name, why in plans.items() if isinstance(why, str)]
-    return Comparison(rounds, (*_ranked(found), *failed))
+
+    def decide(team: Team | None) -> Comparison:
+        with (
+            tempfile.TemporaryDirectory(prefix="cfp-compare-") as folder,
+            open_campaign(
+                mesh, cache_dir=folder, isolate=isolate, effort=effort, progress=progress, team=team
+            ) as campaign,
+        ):
+            found = measure_steps(campaign, mesh, steps)
+        failed = [ComparedPlan(n, failed=why) for n, why in plans.items() if isinstance(why, str)]
+        return Comparison(rounds, (*_ranked(found), *failed))
+
+    return together(mesh, team, isolate, decide)
 
 
 def _bounds(plans: Mapping[str, Plan]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ choose     the best few as full steps: their real memory and their real time dec
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from jax.sharding import Mesh
 
 from cfp.candidates import Candidates
 from cfp.choose import AUDITED, Chooser
+from cfp.cluster import Team
 from cfp.devices import memory_bytes
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
@@ -25,10 +27,12 @@ from cfp.memory_size import parse_memory
 from cfp.plan import Plan, auto_mesh
 from cfp.plan.build import analyze_for
 from cfp.plan.evidence import Evidence
+from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.profile import Effort, Progress
 from cfp.profile.api import open_campaign
 from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.together import together
 from cfp.segments.fill import SEED
 from cfp.templates.data_parallel import follow_batch
 from cfp.templates.several import make_templates
@@ -52,6 +56,7 @@ def plan(
     isolate: bool | None = None,
     effort: Effort | None = None,
     progress: Progress | None = None,
+    team: Team | None = None,
 ) -> Plan:
     """The fastest plan for a training step on the devices of a mesh, by measuring.
 
@@ -68,42 +73,57 @@ def plan(
     sequence       let sequence dims be split on their own
     outer_batch    the mesh's first axis splits the batch and nothing else: less to measure
     exhaustive     measure every option of every segment
-    cache_dir, isolate, effort, progress   as of `cfp.profile.profile`
+    cache_dir, isolate, effort, progress, team   as of `cfp.profile.profile`
+
+    On a mesh of several processes (`jax.distributed`) every process calls this alike, and gets the
+    plan; process 0 decides what is measured, and keeps it.
     """
     start = time.monotonic()
     mesh = auto_mesh(mesh)
     limit, budget_s = limit_bytes(memory_limit, mesh), _seconds(budget)
-    telling = progress or Progress()
-    telling.stage("analysing the step")
-    analysis = analyze_for(step, args, mesh, sequence=sequence)
-    pinned = resolve_pins(analysis.graph, mesh, pins or {})
-    outer = follow_batch(analysis, mesh.devices.shape[0], "outer_batch") if outer_batch else ()
-    others = make_templates(beside, step, args, mesh)
-    scope = Scope(
-        exhaustive=exhaustive, budget_s=budget_s, memory_limit_bytes=limit, outer=tuple(outer)
-    )
-    with open_campaign(
-        mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=telling
-    ) as campaign:
-        profile = measure_segments(campaign, analysis, mesh, scope)
-        telling.stage("searching")
-        candidates = Candidates(
-            step, analysis, mesh, profile, pins=pins or {}, pinned=pinned, sequence=sequence
+
+    def decide(team: Team | None) -> Plan:
+        telling = progress or Progress()
+        telling.stage("analysing the step")
+        analysis = analyze_for(step, args, mesh, sequence=sequence)
+        pinned = resolve_pins(analysis.graph, mesh, pins or {})
+        outer = follow_batch(analysis, mesh.devices.shape[0], "outer_batch") if outer_batch else ()
+        others = make_templates(beside, step, args, mesh)
+        scope = Scope(
+            exhaustive=exhaustive, budget_s=budget_s, memory_limit_bytes=limit, outer=tuple(outer)
         )
-        count = AUDITED if audit is True else int(audit)
-        chosen = Chooser(candidates, campaign, limit, count, others).choose()
-    evidence = Evidence(
-        memory_limit_bytes=limit,
-        slack_bytes=candidates.solve(limit).slack_bytes,
-        seed=SEED,
-        seconds=time.monotonic() - start,
-        programs=campaign.compiled + campaign.loaded,
-        loaded=campaign.loaded,
-        segments=candidates.segments(chosen.candidate.point),
-        frontier=candidates.frontier(),
-        steps=chosen.steps,
+        with open_campaign(
+            mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=telling, team=team
+        ) as campaign:
+            profile = measure_segments(campaign, analysis, mesh, scope)
+            telling.stage("searching")
+            candidates = Candidates(
+                step, analysis, mesh, profile, pins=pins or {}, pinned=pinned, sequence=sequence
+            )
+            count = AUDITED if audit is True else int(audit)
+            chosen = Chooser(candidates, campaign, limit, count, others).choose()
+        evidence = Evidence(
+            memory_limit_bytes=limit,
+            slack_bytes=candidates.solve(limit).slack_bytes,
+            seed=SEED,
+            seconds=time.monotonic() - start,
+            programs=campaign.compiled + campaign.loaded,
+            loaded=campaign.loaded,
+            segments=candidates.segments(chosen.candidate.point),
+            frontier=candidates.frontier(),
+            steps=chosen.steps,
+        )
+        notes = (*chosen.notes, *campaign.machine.levels(mesh.axis_names))
+        return replace(chosen.candidate.plan, notes=notes, evidence=evidence)
+
+    return together(
+        mesh,
+        team,
+        isolate,
+        decide,
+        pack=lambda plan: json.dumps(plan_to_json(plan)),
+        unpack=lambda text: plan_from_json(json.loads(text), mesh).bind(step, *args),
     )
-    return replace(chosen.candidate.plan, notes=chosen.notes, evidence=evidence)
 
 
 def limit_bytes(memory_limit: int | str | None, mesh: Mesh) -> int | None:

@@ -72,11 +72,11 @@ def fail(name: str, stage: str) -> None:
 
 
 class FaultySession(session.Session):
-    def run(self, key: str) -> float | Failed:
+    def run(self, key: str, mark: str = "") -> float | Failed:
         entry = self._entries[key]
         done, executable = entry.done, entry.done.result()
         if isinstance(executable, str):
-            return super().run(key)
+            return super().run(key, mark)
 
         def call(*inputs: Any) -> Any:
             fail(entry.job.name, "@run")
@@ -86,7 +86,7 @@ class FaultySession(session.Session):
         entry.done = Future()
         entry.done.set_result(dataclasses.replace(executable, call=call))
         try:
-            return super().run(key)
+            return super().run(key, mark)
         finally:
             entry.done = done
 

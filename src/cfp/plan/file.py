@@ -90,6 +90,11 @@ def read_document(path: str | os.PathLike[str]) -> Fields:
     return document
 
 
+def plan_from_json(document: Mapping[str, Any], mesh: Mesh) -> Plan:
+    """The reverse of `plan_to_json`, on the same mesh."""
+    return _plan(Fields("the plan", dict(document)), auto_mesh(mesh))
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Plain data, for `json.dumps`."""
     names = plan.mesh.axis_names

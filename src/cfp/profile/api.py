@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
+from cfp.cluster import Team
 from cfp.errors import CfpError
+from cfp.profile.boundary import find_crossings
 from cfp.profile.campaign import Campaign
 from cfp.profile.in_process import InProcessRunner
+from cfp.profile.kinds import find_kinds
+from cfp.profile.machine import Machine
+from cfp.profile.network import find_network
 from cfp.profile.process import ProcessRunner
 from cfp.profile.profile import Profile
 from cfp.profile.profiler import Scope, measure_segments, new_campaign
 from cfp.profile.progress import Progress
+from cfp.profile.runner import Runner
 from cfp.profile.store import Store
+from cfp.profile.team_runner import TeamRunner
+from cfp.profile.together import can_isolate, open_runner, together
 from cfp.profile.turns import Effort
 
 
@@ -33,6 +43,7 @@ def profile(
     isolate: bool | None = None,
     effort: Effort | None = None,
     progress: Progress | None = None,
+    team: Team | None = None,
 ) -> Profile:
     """Measures the segments of a step on the devices of a mesh, and what lies between them.
 
@@ -44,6 +55,9 @@ def profile(
 
     Programs run in a worker process unless `isolate` is False; by default they do where devices can
     be opened twice.
+
+    On a mesh of several processes every process calls this alike; process 0 decides, and has the
+    store. `team` is those processes where they have met before (`cfp.cluster.meet`).
     """
     _check(analysis, mesh, budget_s)
     scope = Scope(
@@ -52,10 +66,21 @@ def profile(
         budget_s=budget_s,
         memory_limit_bytes=memory_limit_bytes,
     )
-    with open_campaign(
-        mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=progress
-    ) as campaign:
-        return measure_segments(campaign, analysis, mesh, scope)
+
+    def decide(team: Team | None) -> Profile:
+        with open_campaign(
+            mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=progress, team=team
+        ) as campaign:
+            return measure_segments(campaign, analysis, mesh, scope)
+
+    return together(
+        mesh,
+        team,
+        isolate,
+        decide,
+        pack=_without_programs,
+        unpack=lambda found: _with_programs(found, analysis),
+    )
 
 
 @contextmanager
@@ -66,31 +91,43 @@ def open_campaign(
     isolate: bool | None = None,
     effort: Effort | None = None,
     progress: Progress | None = None,
+    team: Team | None = None,
 ) -> Iterator[Campaign]:
     """The store and a runner for the devices of a mesh, to measure segments and full steps with.
 
-    Options as of `profile`."""
-    apart = _can_isolate(mesh) if isolate is None else isolate
-    runner: ProcessRunner | InProcessRunner = (
-        ProcessRunner(mesh) if apart else InProcessRunner(mesh)
-    )
+    Options as of `profile`. With a `team`, whose leader this is, all its processes measure."""
+    progress = progress or Progress()
+    runner: Runner
+    if team is not None:
+        runner = TeamRunner(team, functools.partial(open_runner, team, mesh, isolate))
+    elif can_isolate(mesh) if isolate is None else isolate:
+        runner = ProcessRunner(mesh)
+    else:
+        runner = InProcessRunner(mesh)
     try:
         with Store.open(cache_dir) as store:
-            yield new_campaign(mesh, runner, store, effort or Effort(), progress or Progress())
+            machine = Machine.of(mesh)
+            if team is not None:
+                progress.stage("measuring the network")
+                machine = machine.on(mesh, team.host_numbers())
+                network = find_network(runner, store, machine, mesh)
+                machine = replace(machine, network=network)
+            yield new_campaign(machine, runner, store, effort or Effort(), progress)
     finally:
         runner.close()
 
 
-def _can_isolate(mesh: Mesh) -> bool:
-    """Another process can have the devices: always CPUs, GPUs unless this one has taken their
-    memory in advance, never TPUs."""
-    device: Any = mesh.devices.flat[0]
-    if device.platform == "cpu":
-        return True
-    if device.platform != "gpu":
-        return False
-    taken = device.memory_stats() or {}
-    return not taken.get("pool_bytes", 0) > taken.get("bytes_limit", 0) / 2
+def _without_programs(found: Profile) -> Profile:
+    """What can be sent to a process that has the same analysis."""
+    segments: Any = [replace(segment, kind=None) for segment in found.segments]
+    return replace(found, segments=tuple(segments), crossings=())
+
+
+def _with_programs(found: Profile, analysis: Analysis) -> Profile:
+    kinds = find_kinds(analysis)
+    pairs = zip(found.segments, kinds, strict=True)
+    segments = tuple(replace(segment, kind=kind) for segment, kind in pairs)
+    return replace(found, segments=segments, crossings=find_crossings(analysis, kinds))
 
 
 def _check(analysis: Analysis, mesh: Mesh, budget_s: float | None) -> None:

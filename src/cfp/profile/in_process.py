@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from cfp.profile.job import Compiled, Failed, Job, Shares
-from cfp.profile.session import Session, default_threads
+from cfp.profile.line_up import default_threads
+from cfp.profile.session import Session
 
 
 class InProcessRunner:
@@ -24,6 +25,12 @@ class InProcessRunner:
         self._done: queue.SimpleQueue[Compiled | Failed] = queue.SimpleQueue()
         self._under_way: set[str] = set()
         self._session = Session(mesh, compile_threads or default_threads(mesh), self._done.put)
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def kill(self) -> None:
+        """What this process does itself, nobody can end."""
 
     def submit(self, job: Job) -> None:
         self._under_way.add(job.key)

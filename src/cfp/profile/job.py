@@ -27,12 +27,23 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class MeshSpec:
-    """A mesh that another process can make again: devices by their ids, in mesh order."""
+    """A mesh that another process can make again: devices by their ids, in mesh order. A CPU
+    process makes `local` devices."""
 
     platform: str
     device_ids: tuple[int, ...]
     shape: tuple[int, ...]
     axis_names: tuple[str, ...]
+    local: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The workers of several processes: who they are to JAX's distributed runtime."""
+
+    address: str
+    count: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import platform as host
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 # settings of JAX that change what is compiled; dtypes and precisions are in the program itself
@@ -27,7 +29,8 @@ _COUNT = re.compile(r"--xla_force_host_platform_device_count=\d+")  # the mesh s
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`processes` is the process of every device in mesh order, `host` the CPU where it counts."""
+    """`processes` is the process of every device in mesh order, `host` the CPU where it counts. Of
+    several processes, `hosts` is the host of every device, and `network` what lies between them."""
 
     platform: str
     device_kind: str
@@ -38,6 +41,8 @@ class Machine:
     jaxlib: str
     flags: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
+    hosts: tuple[int, ...] = ()
+    network: str = ""
 
     @staticmethod
     def of(mesh: Mesh) -> Machine:
@@ -56,15 +61,37 @@ class Machine:
             settings=tuple((name, str(getattr(jax.config, name, None))) for name in SETTINGS),
         )
 
+    def on(self, mesh: Mesh, hosts: tuple[int, ...]) -> Machine:
+        """Of several processes, whose hosts are given by process."""
+        return replace(self, hosts=tuple(hosts[d.process_index] for d in mesh.devices.flat))
+
+    def levels(self, axes: Sequence[str]) -> list[str]:
+        """What people should know of a mesh over several hosts: which axes leave a host."""
+        if len(set(self.hosts)) < 2:
+            return []
+        hosts = np.array(self.hosts).reshape(self.mesh_shape)
+        words = []
+        for at, axis in enumerate(axes):
+            changes = np.diff(hosts, axis=at) != 0
+            where = "across hosts" if changes.all() else "within and across hosts"
+            words.append(f"{axis} {where if changes.any() else 'within a host'}")
+        return [f"The mesh is over {len(set(self.hosts))} hosts: {', '.join(words)}."]
+
     def show(self) -> str:
         """One line: `4 cpu (2 cores of ...), jax 0.10.2`."""
         shape = "x".join(map(str, self.mesh_shape))
         kind = self.device_kind if self.platform != "cpu" else f"cpu ({self.host})"
         flags = f", {' '.join(self.flags)}" if self.flags else ""
-        return f"{shape} {kind}, jax {self.jax}{flags}"
+        many = ""
+        if self.hosts:
+            many = f", {len(set(self.processes))} processes on {len(set(self.hosts))} hosts"
+        network = f", network {self.network}" if self.network else ""
+        return f"{shape} {kind}{many}{network}, jax {self.jax}{flags}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without what one process does not have: so were older measurements made."""
+        several = ("hosts", "network")
+        return {k: v for k, v in asdict(self).items() if v or k not in several}
 
 
 def _flags() -> tuple[str, ...]:

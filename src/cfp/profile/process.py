@@ -9,32 +9,20 @@ awaited whatever else arrives (what has been compiled) is kept.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import socket
-import struct
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, cast
 
 import jax
 from jax.sharding import Mesh
 
-from cfp.errors import CfpError
-from cfp.profile.job import Compiled, Failed, Job, MeshSpec, Shares
+from cfp.profile.child import Worker
+from cfp.profile.job import Compiled, Failed, Group, Job, MeshSpec, Shares
+from cfp.profile.line_up import default_threads
 from cfp.profile.runner import RunnerLost
-from cfp.profile.session import default_threads
 
-START_TIMEOUT_S = 300.0  # to import JAX and open the devices; many GPUs take their time
-STUCK_S = 30  # the worker always reads, and writes messages whole: more than this is a hang
-LOOK_S = 1.0  # how often the worker is looked at while it is silent
 # the settings of JAX that change what is compiled, how, or for what: the worker's are ours
 _SETTINGS = re.compile(
     r"jax_(enable_x64|default_matmul_precision|default_prng_impl|threefry_partitionable"
@@ -42,15 +30,13 @@ _SETTINGS = re.compile(
     r"|\w*optimization\w*|memory_fitting_\w+|\w*compilation_cache\w*|persistent_cache_\w+"
     r"|platforms|\w+_visible_devices)"
 )
-_FATAL = re.compile(r"Check failed|Error\b|^Fatal|^F\d{4} ")
-_NOISE = re.compile(r"@ |\*\*\*|File \"|PC:|Current thread|Thread 0x|Extension modules|[IW]\d{4} ")
 
 
 class ProcessRunner:
     """Implements `cfp.profile.runner.Runner` with a worker process.
 
     `command` starts the worker, to which a file descriptor is added. A worker that cannot even
-    start is a `CfpError`: there is no use in trying again.
+    start is a `CfpError`: there is no use in trying again. With a `group` it is one of several.
     """
 
     def __init__(
@@ -60,17 +46,32 @@ class ProcessRunner:
         compile_threads: int | None = None,
         command: Sequence[str] | None = None,
         compile_timeout_s: float = 600.0,
+        group: Group | None = None,
     ) -> None:
         self._spec = mesh_spec(mesh)
+        self._group = group
         self._threads = compile_threads or default_threads(mesh)
         # -P: the directory we happen to be in is not a place to import from
         self._command = command or [sys.executable, "-P", "-m", "cfp.profile.worker"]
         self._compile_timeout_s = compile_timeout_s
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._under_way: dict[str, bool] = {}  # being compiled -> its turn has come
         self._progress = 0.0  # when a compilation last began or ended
         self._finished: list[Compiled | Failed] = []
         self._interrupted = False
+
+    def start(self) -> None:
+        """Starts the worker, if there is none."""
+        self._check()
+        if self._worker is None:
+            setup = (self._spec, _settings(), self._threads, self._group)
+            self._worker = Worker(self._command, setup, self._group is not None)
+
+    def kill(self) -> None:
+        """From any thread: the call under way, if there is one, ends with `RunnerLost`."""
+        worker = self._worker
+        if worker is not None:
+            worker.end()
 
     def submit(self, job: Job) -> None:
         self._send("submit", job)
@@ -133,9 +134,8 @@ class ProcessRunner:
                     raise self._lost(f"no answer in {timeout_s:g} s", keys)
 
     def _send(self, kind: str, argument: object) -> None:
-        self._check()
-        if self._worker is None:
-            self._worker = _Worker(self._command, (self._spec, _settings(), self._threads))
+        self.start()
+        assert self._worker is not None
         try:
             self._worker.connection.send((kind, argument))
         except OSError:
@@ -188,111 +188,17 @@ class ProcessRunner:
         self._interrupted = True
 
 
-class _Worker:
-    """A worker process, its connection, and a directory for its log and what else it leaves."""
-
-    def __init__(self, command: Sequence[str], setup: tuple[object, ...]) -> None:
-        with contextlib.ExitStack() as stack:
-            folder = tempfile.TemporaryDirectory(prefix="cfp-worker-", ignore_cleanup_errors=True)
-            stack.enter_context(folder)
-            self._log = Path(folder.name) / "log"
-            ours, theirs = socket.socketpair()
-            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STUCK_S, 0))
-            self.connection: Connection[Any, Any] = Connection(ours.detach())
-            stack.enter_context(self.connection)
-            with theirs, self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=_environment(folder.name),
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C shall not reach it, but killing all of it
-                )
-            stack.callback(self._end)
-            reason = self._greet(setup)
-            if reason:
-                raise CfpError(
-                    f"The process that measures programs could not start: {reason}. If another "
-                    "program holds the devices, end it, or measure in this process."
-                )
-            self._stack = stack.pop_all()
-
-    def _greet(self, setup: tuple[object, ...]) -> str:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        try:
-            self.connection.send(setup)
-            while time.monotonic() < deadline:
-                if self.receive(deadline) is not None:
-                    return ""
-        except (EOFError, OSError):
-            return self.obituary()
-        return f"no answer in {START_TIMEOUT_S:g} s"
-
-    def receive(self, deadline: float) -> tuple[Any, ...] | None:
-        """A message, or nothing by the deadline or for a while; EOFError if none will come."""
-        left = max(0.0, min(LOOK_S, deadline - time.monotonic()))
-        gone = self._process.poll() is not None  # before looking for its last words
-        if self.connection.poll(left):
-            return cast(tuple[Any, ...], self.connection.recv())
-        if gone:
-            raise EOFError
-        return None
-
-    def obituary(self) -> str:
-        """Why there is no hearing from the worker, in one line."""
-        try:
-            code = self._process.wait(LOOK_S)
-        except subprocess.TimeoutExpired:
-            return "the worker stopped listening"
-        # who aborts or exits says why; on other signals the last words are about something else
-        line = _last_words(self._log) if code in (1, -signal.SIGABRT) else ""
-        if line:
-            return f"the worker crashed: {line}"
-        if code < 0:
-            names = {int(number): number.name for number in signal.Signals}
-            return f"the worker was killed by signal {-code} ({names.get(-code, 'unknown')})"
-        return f"the worker ended with exit code {code}"
-
-    def kill(self) -> None:
-        self._stack.close()
-
-    def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
 def mesh_spec(mesh: Mesh) -> MeshSpec:
     devices = [*mesh.devices.flat]
     ids = tuple(int(device.id) for device in devices)
-    return MeshSpec(devices[0].platform, ids, mesh.devices.shape, tuple(map(str, mesh.axis_names)))
+    platform, names = devices[0].platform, tuple(map(str, mesh.axis_names))
+    # of one process: as many as the ids go, since a mesh may leave some out
+    alone = jax.process_count() == 1
+    local = max(ids) + 1 if alone else jax.local_device_count(platform)
+    return MeshSpec(platform, ids, mesh.devices.shape, names, local)
 
 
 def _settings() -> dict[str, Any]:
     found = {name: value for name, value in jax.config.values.items() if _SETTINGS.fullmatch(name)}
     # not all are attributes; those that are may be set for this thread alone
     return {name: getattr(jax.config, name, value) for name, value in found.items()}
-
-
-def _environment(folder: str) -> dict[str, str]:
-    # what is imported there is what is imported here, however it got onto the path
-    path = [*(entry or os.getcwd() for entry in sys.path), str(Path(__file__).parents[2])]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path),
-        "TMPDIR": folder,  # so that traces go with the worker, however it ends
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # the devices are not ours alone
-    }
-
-
-def _last_words(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 2**16))
-        text = file.read().decode(errors="replace")
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not _NOISE.match(line)]
-    fatal = [line for line in lines if _FATAL.search(line)]
-    return (fatal or lines or [""])[-1][:300]

@@ -79,15 +79,14 @@ def measure(
     progress: Progress,
 ) -> Profile:
     """Measures what the store does not have. The runner is the caller's to close."""
-    campaign = new_campaign(mesh, runner, store, effort, progress)
+    campaign = new_campaign(Machine.of(mesh), runner, store, effort, progress)
     return measure_segments(campaign, analysis, mesh, scope)
 
 
 def new_campaign(
-    mesh: Mesh, runner: Runner, store: Store, effort: Effort, progress: Progress
+    machine: Machine, runner: Runner, store: Store, effort: Effort, progress: Progress
 ) -> Campaign:
-    """For programs on this mesh, without a deadline."""
-    machine = Machine.of(mesh)
+    """For programs on this machine, without a deadline."""
     overlap = machine.platform != "cpu"
     return Campaign(runner, store, machine, effort, progress, overlap, math.inf)
 

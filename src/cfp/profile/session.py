@@ -4,17 +4,18 @@ Programs are compiled by a few threads (XLA releases the interpreter), so the de
 Two programs whose StableHLO, shardings and donations are the same share one executable, also when
 both are under way at once: training steps repeat their layers, and compiling is most of the time.
 
-A run is timed from the call until every result is ready on every device. Results that go round
+A run is timed from the call until every result is ready on every device; where other processes run
+their part of it, all line up first. Results that go round
 replace the arguments they were donated from, as in a training loop; all else is made at the first
 run and kept. Nothing here warms up, repeats or averages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
-import os
 import re
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from jax.sharding import Mesh, Sharding
 
 from cfp.profile import xplane
 from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
+from cfp.profile.line_up import line_up, local_devices
 from cfp.segments.fill import SEED, Fill
 
 TRACED_RUNS = 3
@@ -80,6 +82,7 @@ class Session:
         started: Callable[[str], None] | None = None,
     ) -> None:
         self._mesh = mesh
+        self._line_up = line_up(mesh)
         self._emit = emit
         self._started = started
         self._pool = ThreadPoolExecutor(compile_threads, thread_name_prefix="cfp-compile")
@@ -94,8 +97,9 @@ class Session:
         entry = self._entries[job.key] = _Entry(job)
         entry.task = self._pool.submit(self._compile, entry)
 
-    def run(self, key: str) -> float | Failed:
-        """Runs a program once: seconds until the last device is done."""
+    def run(self, key: str, mark: str = "") -> float | Failed:
+        """Runs a program once: seconds until the last device of this process is done. `mark` names
+        the run in the profiler's trace."""
         entry = self._entries[key]
         executable = entry.done.result()
         if isinstance(executable, str):
@@ -105,10 +109,12 @@ class Session:
             inputs = entry.inputs or [*map(_make, entry.job.inputs, executable.shardings)]
             entry.inputs = None  # some are donated: if the run fails, they are gone
             wait(inputs)
-            start = time.perf_counter()
-            results = executable.call(*inputs)
-            wait(results)
-            seconds = time.perf_counter() - start
+            self._line_up()
+            with jax.profiler.TraceAnnotation(mark) if mark else contextlib.nullcontext():
+                start = time.perf_counter()
+                results = executable.call(*inputs)
+                wait(results)
+                seconds = time.perf_counter() - start
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
             return Failed(key, _reason(error))
         for result, argument in entry.job.goes_round.items():
@@ -135,8 +141,7 @@ class Session:
                 for key in keys:
                     for _ in range(TRACED_RUNS if key not in failed else 0):
                         mark = f"cfp:{next(number)}"
-                        with jax.profiler.TraceAnnotation(mark):
-                            answer = self.run(key)
+                        answer = self.run(key, mark)
                         if isinstance(answer, Failed):
                             failed.add(key)
                             break
@@ -146,7 +151,7 @@ class Session:
             (file,) = Path(folder).rglob("*.xplane.pb")
             data = jax.profiler.ProfileData.from_file(str(file))
             marks = {mark: key for mark, key in marks.items() if key not in failed}
-            return xplane.shares(data, marks, self._mesh.size)
+            return xplane.shares(data, marks, len(local_devices(self._mesh)))
 
     def drop(self, keys: Sequence[str]) -> None:
         """Forgets programs: their inputs, and executables that no other program shares."""
@@ -199,15 +204,6 @@ class Session:
             self._emit(Failed(key, executable))
         else:
             self._emit(Compiled(key, seconds, executable.memory))
-
-
-def default_threads(mesh: Mesh) -> int:
-    """How many threads compile: all cores where programs do not run meanwhile (on CPU devices),
-    else all but one; memory allows a few."""
-    affinity = getattr(os, "sched_getaffinity", None)  # what a container leaves us; Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    device: Any = mesh.devices.flat[0]
-    return max(1, min(8, cores if device.platform == "cpu" else cores - 1))
 
 
 def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:

@@ -1,8 +1,9 @@
 """The process that owns the devices: `python -m cfp.profile.worker FD`, started by
 `cfp.profile.process`, never by hand.
 
-FD is a connection. The first message is the setup, `(MeshSpec, JAX's settings, compile threads)`,
-answered by `("ready",)` once the devices are open. Then come requests, each a call of `Session`:
+FD is a connection. The first message is the setup, `(MeshSpec, JAX's settings, compile threads,
+Group or None)`, answered by `("ready",)` once the devices are open: those of a group, when all of
+its workers are there. Then come requests, each a call of `Session`:
 
     ("submit", job)   no answer; later ("started", key) and ("finished", Compiled | Failed)
     ("run", key)      ("answer", seconds | Failed)
@@ -31,10 +32,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from cfp.profile.job import MeshSpec
+from cfp.profile.job import Group, MeshSpec
 from cfp.profile.session import Session
 
 WATCH_S = 0.5
+JOIN_S = 120  # for all workers of a group to be there
 
 
 def main(fd: int, session_type: type[Session] = Session) -> None:
@@ -54,8 +56,8 @@ def main(fd: int, session_type: type[Session] = Session) -> None:
             except OSError:
                 os._exit(1)  # nobody listens any more
 
-    spec, settings, compile_threads = requests.get()
-    mesh = _open(spec, settings)
+    spec, settings, compile_threads, group = requests.get()
+    mesh = _open(spec, settings, group)
     finished, started = functools.partial(send, "finished"), functools.partial(send, "started")
     session = session_type(mesh, compile_threads, finished, started)
     send("ready")
@@ -77,15 +79,23 @@ def main(fd: int, session_type: type[Session] = Session) -> None:
             send("bug", traceback.format_exc())
 
 
-def _open(spec: MeshSpec, settings: Mapping[str, Any]) -> Mesh:
-    """The mesh, of this process's own devices."""
+def _open(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> Mesh:
+    """The mesh, of this process's own devices or, in a group, of all its workers'."""
     update: Any = jax.config.update
     for name, value in settings.items():
         update(name, value)
     if spec.platform == "cpu":
         update("jax_platforms", "cpu")
         # goes before --xla_force_host_platform_device_count in XLA_FLAGS, which may be inherited
-        update("jax_num_cpu_devices", max(spec.device_ids) + 1)
+        update("jax_num_cpu_devices", spec.local)
+    if group is not None:
+        jax.distributed.initialize(
+            group.address,
+            group.count,
+            group.index,
+            cluster_detection_method="deactivate",  # we know, and the devices are set already
+            initialization_timeout=JOIN_S,
+        )
     there: dict[int, Any] = {device.id: device for device in jax.devices(spec.platform)}
     devices = np.array([there[i] for i in spec.device_ids]).reshape(spec.shape)
     return Mesh(devices, spec.axis_names)

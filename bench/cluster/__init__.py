@@ -1,0 +1,1 @@
+"""Test clusters on one machine: network namespaces for hosts, shaped links between them."""

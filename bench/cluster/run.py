@@ -1,0 +1,40 @@
+"""Runs a command as the processes of a test cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import TextIO
+
+from bench.cluster.network import made
+from bench.cluster.spec import Spec
+from cfp.cli_cluster import start, wait_all
+
+PORT = 47321  # in namespaces of their own, any port is free
+
+
+def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int:
+    """Its exit code; 0 if all processes end well. Process 0 is on the first host; its stdout goes
+    to `output`."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)  # so that the cluster is torn down
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with made(spec) as places:
+            at = [
+                p for p, host in zip(places, spec.hosts, strict=True) for _ in range(host.processes)
+            ]
+            processes = [
+                start(
+                    place.command(command),
+                    (f"{places[0].address}:{PORT}", str(len(at)), str(index)),
+                    shown=index == 0,
+                    output=output,
+                )
+                for index, place in enumerate(at)
+            ]
+            return wait_all(processes)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,124 @@
+"""What the benchmarks on test clusters share: a model, a batch, a mesh, planned on a cluster.
+
+The plan is made by the product itself, `cfp plan ... --beside all` as the processes of the cluster;
+its file has the measured full steps of every template, run in turn with the plan's own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bench.cluster.run import run
+from bench.cluster.spec import read_spec
+from cfp.models import config, make_step
+from cfp.trace import trace
+from cfp.training.flops import model_flops
+
+MODELS = ("bert", "gpt", "moe", "llama")
+BATCHES = (4, 8, 16)
+CLUSTERS = ("slow_200mbit", "two_hosts_200mbit", "unshaped")
+MESHES = ("4", "2x2", "8", "2x4")
+SHAPE = {"layers": 2, "seq": 64}  # of every model, size `small`
+CFP = "cfp"
+NAMES = ("data_parallel", "megatron", "zero1", "fsdp", "alpa", CFP)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    model: str
+    batch: int
+    cluster: str
+    mesh: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.cluster}-{self.mesh}-{self.model}-{self.batch}"
+
+    def options(self) -> list[str]:
+        """Of the commands that take a model and a mesh."""
+        shape = [word for name, value in SHAPE.items() for word in (f"--{name}", str(value))]
+        where = ["--mesh", self.mesh, "--platform", "cpu"]
+        return [self.model, "--size", "small", "--batch", str(self.batch), *shape, *where]
+
+    def flops(self) -> float:
+        """Of one step, over all devices."""
+        made = config(self.model, "small", batch=self.batch, **SHAPE)
+        step, args = make_step(made, abstract=True)
+        return model_flops(trace(step, *args))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A measured full step; `failed` says why there is none."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What came of a cell. `splits` are the chosen plan's, by segment."""
+
+    cell: Cell
+    splits: str
+    predicted_s: float
+    seconds: float
+    programs: int
+    steps: dict[str, Step]
+
+    @property
+    def best(self) -> str:
+        return min(
+            (name for name in self.steps if self.steps[name].failed is None),
+            key=lambda name: self.steps[name].time_s,
+        )
+
+    def ties(self, name: str, other: str) -> bool:
+        a, b = self.steps[name], self.steps[other]
+        return a.low_s <= b.high_s and b.low_s <= a.high_s
+
+
+def plan_cell(cell: Cell, store: Path) -> Planned | None:
+    """Plans it on its cluster, unless that was done before; None where it fails, which is said."""
+    file = store / "plans" / f"{cell.name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        command = [sys.executable, "-m", "cfp", "plan", *cell.options(), "--beside", "all"]
+        kept = ["--cache-dir", str(store), "--out", str(file)]
+        print(f"== {cell.name}", file=sys.stderr)
+        if run(read_spec(cell.cluster), [*command, *kept]):
+            print(f"{cell.name} failed", file=sys.stderr)
+            return None
+    return read_planned(cell, json.loads(file.read_text()))
+
+
+def read_planned(cell: Cell, document: dict[str, Any]) -> Planned:
+    evidence = document["evidence"]
+    steps: dict[str, Step] = {}
+    for i, step in enumerate(evidence["steps"]):
+        name = CFP if i == 0 else step["name"]
+        steps[name] = Step(step["measured_s"], step["low_s"], step["high_s"], step["failed"])
+    return Planned(
+        cell,
+        _ranges([segment["splits"] for segment in evidence["segments"]]),
+        document["predicted"]["time_s"],
+        evidence["seconds"],
+        evidence["programs"],
+        steps,
+    )
+
+
+def _ranges(words: Sequence[str]) -> str:
+    found = []
+    for word, group in groupby(range(len(words)), key=lambda i: words[i]):
+        at = list(group)
+        found.append(f"{at[0]}{f'-{at[-1]}' if len(at) > 1 else ''}: {word}")
+    return "; ".join(found)

@@ -1,0 +1,188 @@
+"""Training throughput on clusters whose network matters: the paper's main figure.
+
+Every model at every batch size on every cluster and mesh is planned by CFP on that cluster
+(`bench.cluster`: real processes, real bytes over TCP, shaped by the kernel). Data parallel,
+Megatron, ZeRO-1, FSDP and Alpa run beside it, in turn, in one run. A plan ties with the best where
+their 95 % intervals overlap.
+
+`python -m bench.throughput` writes bench/results/throughput.md and .png. It needs root. All of it
+takes many hours on two cores; `--models`, `--batches`, `--clusters` and `--meshes` take a part, and
+what was planned before is kept (`--store`) and shown with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from bench.cluster.spec import read_spec
+from bench.clustered import (
+    BATCHES,
+    CFP,
+    CLUSTERS,
+    MESHES,
+    MODELS,
+    NAMES,
+    SHAPE,
+    Cell,
+    Planned,
+    plan_cell,
+)
+from bench.environment import made_by
+
+OUT = Path(__file__).parent / "results" / "throughput.md"
+SLOW = ("slow_200mbit", "two_hosts_200mbit")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
+    parser.add_argument("--clusters", nargs="+", default=list(CLUSTERS))
+    parser.add_argument("--meshes", nargs="+", default=list(MESHES))
+    parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    wanted = itertools.product(options.clusters, options.meshes, options.models, options.batches)
+    store = options.store.absolute()
+    asked = [Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in wanted]
+    every = itertools.product(CLUSTERS, MESHES, MODELS, BATCHES)
+    there = [Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in every]
+    done = [c for c in there if (store / "plans" / f"{c.name}.json").exists()]
+    found: dict[Cell, Planned] = {}
+    for cell in dict.fromkeys([*done, *asked]):
+        planned = plan_cell(cell, store)
+        if planned is not None:
+            found[cell] = planned
+            rows = sorted(found.values(), key=_order)
+            options.out.write_text(render(rows, options.out.with_suffix(".png").name))
+            draw(rows, options.out.with_suffix(".png"))
+    print(options.out.read_text())
+
+
+def _order(planned: Planned) -> tuple[int, int, int, int]:
+    cell = planned.cell
+    return (
+        CLUSTERS.index(cell.cluster) if cell.cluster in CLUSTERS else len(CLUSTERS),
+        MESHES.index(cell.mesh) if cell.mesh in MESHES else len(MESHES),
+        MODELS.index(cell.model),
+        cell.batch,
+    )
+
+
+def speedups(rows: Sequence[Planned], over: str) -> list[float]:
+    return [
+        row.steps[over].time_s / row.steps[CFP].time_s
+        for row in rows
+        if over in row.steps and row.steps[over].failed is None
+    ]
+
+
+def best_or_tied(row: Planned) -> bool:
+    return row.best == CFP or row.ties(CFP, row.best)
+
+
+def render(rows: Sequence[Planned], picture: str) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
+    slow = [row for row in rows if row.cell.cluster in SLOW]
+    lines = [
+        "# Throughput on clusters",
+        "",
+        made_by("bench.throughput"),
+        "",
+        f"Models of size `small` with {sizes}; two processes. Milliseconds of a full step, in turn "
+        "in one run; the fastest in bold, and with `=` what may be as fast. Steps per second and "
+        "TFLOP/s (of the model, over all devices) are CFP's.",
+        "",
+    ]
+    for cluster in dict.fromkeys(row.cell.cluster for row in rows):
+        lines.append(f"- `{cluster}`: {read_spec(cluster).description}")
+    lines += [
+        "",
+        f"CFP is the best or ties with it in {sum(map(best_or_tied, rows))} of {len(rows)} cells.",
+    ]
+    if slow:
+        mean = math.exp(statistics.mean(math.log(x) for x in speedups(slow, "alpa")))
+        lines.append(
+            f"Over Alpa, on the slow networks ({len(slow)} cells), it is {mean:.2f}x as fast "
+            "(geometric mean)."
+        )
+    lines += [
+        "",
+        f"![steps per second]({picture})",
+        "",
+        "| cluster | mesh | model | batch | data parallel | Megatron | ZeRO-1 | FSDP | Alpa | CFP "
+        "| predicted | steps/s | TFLOP/s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cell, own = row.cell, row.steps[CFP]
+        times = " | ".join(_time(row, name) for name in NAMES)
+        lines.append(
+            f"| {cell.cluster} | {cell.mesh} | {cell.model} | {cell.batch} | {times} | "
+            f"{row.predicted_s * 1e3:.0f} | {1 / own.time_s:.2f} | "
+            f"{cell.flops() / own.time_s / 1e12:.4f} |"
+        )
+    lines += [
+        "",
+        "## The plans chosen",
+        "",
+        "| cluster | mesh | model | batch | segments: splits by block | programs | planned in s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cell = row.cell
+        lines.append(
+            f"| {cell.cluster} | {cell.mesh} | {cell.model} | {cell.batch} | {row.splits} | "
+            f"{row.programs} | {row.seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _time(row: Planned, name: str) -> str:
+    step = row.steps.get(name)
+    if step is None or step.failed is not None:
+        return "fails"
+    text = f"{step.time_s * 1e3:.0f}"
+    if name == row.best:
+        return f"**{text}**"
+    return f"{text} =" if row.ties(name, row.best) else text
+
+
+def draw(rows: Sequence[Planned], path: Path) -> None:
+    """Steps per second to data parallel's, a panel for each cluster and mesh."""
+    panels = list(dict.fromkeys((row.cell.cluster, row.cell.mesh) for row in rows))
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(11, 2.6 * len(panels)), squeeze=False, layout="constrained"
+    )
+    for axis, panel in zip(axes[:, 0], panels, strict=True):
+        some = [row for row in rows if (row.cell.cluster, row.cell.mesh) == panel]
+        for i, name in enumerate(NAMES):
+            heights = []
+            for row in some:
+                step = row.steps.get(name)
+                ran = step is not None and step.failed is None
+                base = row.steps["data_parallel"].time_s
+                heights.append(base / step.time_s if step is not None and ran else 0.0)
+            at = [x + (i - len(NAMES) / 2) * 0.13 for x in range(len(some))]
+            axis.bar(at, heights, width=0.12, label=name)
+        axis.set_xticks(range(len(some)), [f"{r.cell.model}\n{r.cell.batch}" for r in some])
+        axis.axhline(1.0, color="grey", linewidth=0.6)
+        axis.set_title(f"{panel[0]}, mesh {panel[1]}", fontsize=10)
+        axis.set_ylabel("steps/s to\ndata parallel's", fontsize=8)
+    axes[0, 0].legend(ncols=len(NAMES), fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

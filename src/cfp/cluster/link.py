@@ -1,0 +1,116 @@
+"""A connection between two processes that notices when the other end is gone.
+
+A process that dies closes its connection, which is noticed at once. A host that disappears closes
+nothing: so each end sends a beat every `BEAT_S`, and one that is silent for `SILENT_S` is gone.
+Messages are pickled, between ends that have proved to know the same secret.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing import connection as wire
+from typing import Any
+
+BEAT_S = 2.0
+SILENT_S = 20.0
+_BEAT = ("beat",)
+
+
+class LinkLost(Exception):
+    """The other end is gone; the text says how that was noticed."""
+
+
+class Link:
+    """`given` is called with every message, from a thread of its own, and once with None when the
+    other end is gone or the link is closed; then `lost` says why."""
+
+    def __init__(self, connected: socket.socket, secret: bytes, *, accepts: bool) -> None:
+        connected.settimeout(None)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection: wire.Connection[Any, Any] = wire.Connection(connected.detach())
+        prove: list[Any] = [wire.deliver_challenge, wire.answer_challenge]
+        for each in prove if accepts else reversed(prove):
+            each(self._connection, secret)
+        self.lost: str | None = None
+        self._sending = threading.Lock()
+        self._closed = threading.Event()
+
+    def start(self, given: Callable[[tuple[Any, ...] | None], None]) -> None:
+        threading.Thread(target=self._read, args=(given,), daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def send(self, *message: Any) -> None:
+        """Raises `LinkLost` where nobody can hear it."""
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError as error:
+            raise LinkLost(self.lost or _said(error)) from None
+
+    def wait(self) -> None:
+        """Until the other end is gone, or the link closed."""
+        self._closed.wait()
+
+    def close(self) -> None:
+        """The other end notices."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self.lost = self.lost or "the link was closed"
+            # wakes the reader, which closes the connection: closing under it would not
+            try:
+                with socket.fromfd(
+                    self._connection.fileno(), socket.AF_INET, socket.SOCK_STREAM
+                ) as same:
+                    same.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it is closed already
+
+    def _read(self, given: Callable[[tuple[Any, ...] | None], None]) -> None:
+        try:
+            while True:
+                if not self._connection.poll(SILENT_S):
+                    self.lost = self.lost or f"nothing was heard of it for {SILENT_S:g} s"
+                    break
+                message = self._connection.recv()
+                if message != _BEAT:
+                    given(message)
+        except (EOFError, OSError) as error:
+            self.lost = self.lost or _said(error)
+        self._closed.set()
+        given(None)
+        self._connection.close()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            try:
+                self.send(*_BEAT)
+            except LinkLost:
+                return  # the reader notices, and says so
+
+
+class Inbox:
+    """Messages from several ends, each with who sent it."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[int, tuple[Any, ...] | None]] = queue.SimpleQueue()
+
+    def from_(self, who: int) -> Callable[[tuple[Any, ...] | None], None]:
+        return lambda message: self._queue.put((who, message))
+
+    def get(self, timeout_s: float | None) -> tuple[int, tuple[Any, ...] | None] | None:
+        """The next message, None in place of one meaning that its sender is gone; None if nothing
+        comes in time."""
+        try:
+            return self._queue.get(timeout=None if timeout_s is None else max(timeout_s, 0.0))
+        except queue.Empty:
+            return None
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, EOFError):
+        return "it ended"
+    return f"its connection broke ({error.strerror or error})" if isinstance(error, OSError) else ""

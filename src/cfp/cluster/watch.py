@@ -1,0 +1,58 @@
+"""Ends a process when another of its team is gone, whatever it is doing.
+
+For programs that run in this very process: one that waits in a collective for a process that is
+gone waits for ever, or until JAX aborts it. The watcher is a thread, so it is heard anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from cfp.cluster.team import Team
+
+FAREWELL_S = 60.0
+
+
+@contextlib.contextmanager
+def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
+    """`end` is called, from another thread, with a sentence that names the process that is gone.
+
+    The block ends in all processes together."""
+    if team is None:
+        yield
+        return
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(team, end, over), daemon=True).start()
+    try:
+        yield
+    except BaseException as error:
+        team.end(f"{team.name(team.index).capitalize()} ended: {error or type(error).__name__}")
+        raise
+    if not team.leads:
+        team.links[0].send("done")
+    over.wait(FAREWELL_S)
+
+
+def _watch(team: Team, end: Callable[[str], None], over: threading.Event) -> None:
+    done: set[int] = set()
+    while True:
+        got = team.inbox.get(None)
+        assert got is not None
+        who, message = got
+        match message:
+            case None:
+                if not over.is_set():
+                    end(str(team.gone(who)))
+                return
+            case ("over", reason, _):
+                end(reason)
+                return
+            case ("done",):
+                done.add(who)
+                if len(done) == team.count - 1:
+                    team.tell("bye")
+                    over.set()
+            case ("bye",):
+                over.set()

@@ -1,0 +1,223 @@
+"""A runner over the processes of a team: every call goes to all of them, in order.
+
+A program takes as long as in the slowest process. It is compiled when all have compiled it, and has
+failed when it failed in one. Where one process fails and the others do not come back (they wait for
+it in a collective), where a worker dies or hangs, all workers are ended; the next call starts new
+ones. A process whose worker dies says so; when the process itself is gone, so is the run.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cfp.cluster import LinkLost, Team
+from cfp.errors import CfpError
+from cfp.profile.job import Compiled, Failed, Job, Shares
+from cfp.profile.member import Member, Startable
+from cfp.profile.runner import RunnerLost
+
+OPEN_S = 300.0
+GRACE_S = 10.0  # for the others, once one has failed or hung
+
+
+class TeamRunner:
+    """Implements `cfp.profile.runner.Runner` on the leader. Its own part is a member in a thread.
+
+    The team stays the caller's, who tells it the result."""
+
+    def __init__(self, team: Team, open_runner: Callable[[int], Startable]) -> None:
+        self._team = team
+        self._own: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._member = Member(open_runner, team.inbox.from_(0))
+        self._thread = threading.Thread(
+            target=self._member.serve, args=(_patient(self._own),), daemon=True
+        )
+        self._thread.start()
+        self._generation = 0
+        self._up = False
+        self._asked = 0
+        self._names: dict[str, str] = {}
+        self._parts: dict[str, dict[int, Compiled | Failed]] = {}  # of those being compiled
+        self._ready: list[Compiled | Failed] = []
+
+    def submit(self, job: Job) -> None:
+        self._open()
+        self._parts[job.key] = {}
+        self._names[job.key] = job.name
+        self._tell("submit", job)
+
+    def finished(self, timeout_s: float) -> list[Compiled | Failed]:
+        deadline = time.monotonic() + timeout_s
+        while self._parts:
+            left = 0.0 if self._ready else deadline - time.monotonic()
+            self._team.doing = f"compiling {self._names[next(iter(self._parts))]}"
+            got = self._hear(left, [*self._parts])
+            if got is None:
+                break
+        found, self._ready = self._ready, []
+        return found
+
+    def run(self, key: str, timeout_s: float) -> float | Failed:
+        answers = self._ask("running", "run", [key], key, timeout_s)
+        failed = {who: a for who, a in answers.items() if isinstance(a, Failed)}
+        if failed:
+            return Failed(key, self._whose(failed))
+        return float(max(answers.values()))
+
+    def trace(self, keys: Sequence[str], timeout_s: float) -> Mapping[str, Shares]:
+        answers = self._ask("tracing", "trace", keys, [*keys], timeout_s)
+        return {
+            key: _mean([found[key] for found in answers.values()])
+            for key in keys
+            if all(key in found for found in answers.values())
+        }
+
+    def drop(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._parts.pop(key, None)
+        self._ready = [answer for answer in self._ready if answer.key not in keys]
+        if self._up:
+            self._tell("drop", [*keys])
+
+    def close(self) -> None:
+        """Ends all workers, whatever they are doing."""
+        self._member.kill()
+        self._own.put(("result", None))
+        for link in self._team.links.values():
+            try:
+                link.send("close")
+            except LinkLost:
+                continue  # its process ends its worker by itself
+        self._up = False
+        self._thread.join(GRACE_S)
+
+    def _open(self) -> None:
+        if self._up:
+            return
+        self._generation += 1
+        self._team.doing = "starting the workers"
+        self._tell("open", self._generation, _free_port())
+        waiting = set(range(self._team.count))
+        deadline = time.monotonic() + OPEN_S
+        while waiting:
+            try:
+                got = self._hear(deadline - time.monotonic(), [])
+            except RunnerLost as lost:
+                raise CfpError(f"The workers did not start: {lost.reason}.") from None
+            if got is None:
+                names = ", ".join(self._team.name(who) for who in sorted(waiting))
+                raise CfpError(f"No worker started within {OPEN_S:g} s on {names}.")
+            if got[1] == ("opened", self._generation):
+                waiting.discard(got[0])
+        self._up = True
+
+    def _ask(
+        self, doing: str, kind: str, keys: Sequence[str], what: Any, timeout_s: float
+    ) -> dict[int, Any]:
+        """The answers of all processes."""
+        self._open()
+        self._asked += 1
+        self._team.doing = f"{doing} {self._names[keys[0]]}"
+        self._tell(kind, self._asked, what, timeout_s)
+        answers: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout_s + GRACE_S  # each sees to its own worker first
+        while len(answers) < self._team.count:
+            got = self._hear(deadline - time.monotonic(), keys)
+            if got is None:
+                failed = {who: a for who, a in answers.items() if isinstance(a, Failed)}
+                silent = ", ".join(
+                    self._team.name(who) for who in range(self._team.count) if who not in answers
+                )
+                reason = self._whose(failed) if failed else f"no answer from {silent}"
+                raise self._lost(reason, keys)
+            match got:
+                case who, ("answer", number, value) if number == self._asked:
+                    answers[who] = value
+                    if isinstance(value, Failed):
+                        deadline = min(deadline, time.monotonic() + GRACE_S)
+        return answers
+
+    def _hear(self, timeout_s: float, busy: Sequence[str]) -> tuple[int, tuple[Any, ...]] | None:
+        """The next message, with its effects; None if none comes in time."""
+        got = self._team.inbox.get(timeout_s)
+        if got is None:
+            return None
+        who, message = got
+        match message:
+            case None:
+                raise self._team.gone(who)
+            case ("lost", generation, reason, during) if generation == self._generation:
+                raise self._lost(f"{self._team.name(who)}: {reason}", during or busy)
+            case ("stopped", reason):
+                raise CfpError(f"{self._team.name(who).capitalize()}: {reason}")
+            case ("finished", generation, answer) if generation == self._generation:
+                self._finish(who, answer)
+        return who, message
+
+    def _finish(self, who: int, answer: Compiled | Failed) -> None:
+        if answer.key not in self._parts:
+            return  # dropped
+        parts = self._parts[answer.key]
+        parts[who] = answer
+        if len(parts) < self._team.count:
+            return
+        del self._parts[answer.key]
+        failed = {who: part for who, part in parts.items() if isinstance(part, Failed)}
+        if failed:
+            self._ready.append(Failed(answer.key, self._whose(failed)))
+            return
+        compiled = [part for part in parts.values() if isinstance(part, Compiled)]
+        seconds = max(part.seconds for part in compiled)
+        memory = max((part.memory for part in compiled), key=lambda memory: memory.total_bytes)
+        self._ready.append(Compiled(answer.key, seconds, memory))
+
+    def _whose(self, failed: Mapping[int, Failed]) -> str:
+        """Why, and where if not everywhere."""
+        who = min(failed)
+        if len(failed) == self._team.count:
+            return failed[who].reason
+        return f"{self._team.name(who)}: {failed[who].reason}"
+
+    def _lost(self, reason: str, during: Sequence[str]) -> RunnerLost:
+        """Ends the generation."""
+        self._up = False
+        self._parts.clear()
+        self._ready.clear()
+        self._member.kill_worker()
+        self._tell("close")
+        return RunnerLost(reason, during)
+
+    def _tell(self, *message: Any) -> None:
+        self._own.put(message)
+        self._team.tell(*message)
+
+
+def _patient(
+    messages: queue.SimpleQueue[tuple[Any, ...]],
+) -> Callable[[float | None], tuple[Any, ...] | None]:
+    def receive(timeout_s: float | None) -> tuple[Any, ...] | None:
+        try:
+            return messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    return receive
+
+
+def _mean(shares: Sequence[Shares]) -> Shares:
+    count = len(shares)
+    return Shares(
+        sum(one.compute_s for one in shares) / count,
+        sum(one.transfer_s for one in shares) / count,
+        sum(one.waiting_s for one in shares) / count,
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,98 @@
+"""Test clusters: names, speeds, and nothing left behind. Only where namespaces can be made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.cluster.network import check_privileges, made
+from bench.cluster.spec import SPECS, SpecError, read_spec
+
+TARGET = "tests.cluster.small:make_step"
+
+
+@pytest.fixture
+def privileged() -> None:
+    try:
+        check_privileges()
+    except SpecError as error:
+        pytest.skip(str(error))
+
+
+def run(spec: str, *command: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench.cluster", "run", "--spec", spec, "--", *command],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def namespaces() -> str:
+    return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.toml")), ids=lambda path: path.stem)
+def test_specs_are_read(path: Path) -> None:
+    spec = read_spec(path.name)
+    assert spec.processes >= 2
+    assert spec.description
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts = 3", "hosts"),
+        ('[[hosts]]\nname = "a"\nprocesses = 0', "one or two"),
+        ('link = "fast"\n[[hosts]]\nname = "a"', "write 200mbit"),
+        ('speed = "1gbit"\n[[hosts]]\nname = "a"', "`speed` is not part"),
+        ("= 3", "not TOML"),
+    ],
+)
+def test_bad_specs_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(SpecError, match=said):
+        read_spec(str(file))
+
+
+@pytest.mark.usefixtures("privileged")
+def test_hosts_have_names_and_reach_each_other() -> None:
+    with made(read_spec("two_hosts_200mbit")) as (a, b):
+        said = [
+            subprocess.run(p.command(["hostname"]), capture_output=True, text=True).stdout.strip()
+            for p in (a, b)
+        ]
+        assert said == ["boxa", "boxb"]
+        look = b.command(["getent", "hosts", "boxa"])
+        found = subprocess.run(look, capture_output=True, text=True).stdout.split()
+        assert found == [a.address, "boxa"]
+        shaped = ["ip", "netns", "exec", a.namespace, "tc", "qdisc", "show", "dev", "eth0"]
+        assert "rate 200Mbit" in subprocess.run(shaped, capture_output=True, text=True).stdout
+    assert a.namespace not in namespaces()
+
+
+@pytest.mark.usefixtures("privileged")
+def test_nothing_is_left_of_a_run_that_fails() -> None:
+    before = namespaces()
+    ran = run("two_hosts_200mbit", sys.executable, "-c", "import sys; sys.exit(7)")
+    assert ran.returncode == 7
+    assert namespaces() == before
+
+
+@pytest.mark.usefixtures("privileged")
+def test_a_slow_clusters_measurements_are_not_a_fast_ones(tmp_path: Path) -> None:
+    """One store, two clusters that differ in nothing but their network."""
+    command = [sys.executable, "-m", "cfp", "profile", TARGET, "--mesh", "2", "--platform", "cpu"]
+    kept = ["--cache-dir", str(tmp_path), "--json"]
+    measured = []
+    for spec in ("slow_200mbit", "unshaped", "slow_200mbit"):
+        ran = run(spec, *command, *kept)
+        assert ran.returncode == 0, ran.stderr
+        measured.append(json.loads(ran.stdout)["loaded"])
+    assert measured[:2] == [0, 0]
+    assert measured[2] > 0

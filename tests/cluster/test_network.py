@@ -1,0 +1,92 @@
+"""Which network it is: the same times mean the same network, others a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from cfp.profile import network
+from cfp.profile.machine import Machine
+from cfp.profile.network import find_network
+from cfp.profile.store import Store
+
+MACHINE = replace(
+    Machine("cpu", "cpu", "fake", (2, 2), (0, 0, 1, 1), "0", "0", (), ()), hosts=(0, 0, 1, 1)
+)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices("cpu")[:4]).reshape(2, 2), ("x", "y"))
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """What all-reduces take, by size; only axis x leaves a process."""
+    times = {256: 0.001, 2**18: 0.050}
+    monkeypatch.setattr(network, "_time", lambda runner, mesh, axis, size: times[size])
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: axis == "x")
+    return times
+
+
+def find(store: Store, mesh: Mesh, machine: Machine = MACHINE) -> str:
+    return find_network(None, store, machine, mesh)  # type: ignore[arg-type]
+
+
+def test_a_network_is_known_again(tmp_path: Path, mesh: Mesh, times: dict[int, float]) -> None:
+    with Store.open(tmp_path) as store:
+        first = find(store, mesh)
+        times.update({256: 0.003, 2**18: 0.060})  # a busy machine
+        assert find(store, mesh) == first
+        times[2**18] = 0.5
+        slow = find(store, mesh)
+        assert slow != first
+        times[2**18] = 0.055
+        assert find(store, mesh) == first
+        times[2**18] = 0.45
+        assert find(store, mesh) == slow
+
+
+def test_networks_are_kept_by_machine(tmp_path: Path, mesh: Mesh, times: dict[int, float]) -> None:
+    with Store.open(tmp_path) as store:
+        first = find(store, mesh)
+        assert find(store, mesh, replace(MACHINE, hosts=(0, 0, 0, 0))) != first
+
+
+@pytest.mark.usefixtures("times")
+def test_one_process_has_no_network(
+    tmp_path: Path, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: False)
+    with Store.open(tmp_path) as store:
+        assert find(store, mesh) == ""
+        assert not list(store.entries())
+
+
+@pytest.mark.parametrize(
+    ("shape", "hosts", "said"),
+    [
+        ((8,), (0, 0, 0, 0, 1, 1, 1, 1), "x within and across hosts"),
+        ((2, 4), (0, 0, 0, 0, 1, 1, 1, 1), "x across hosts, y within a host"),
+        ((4, 2), (0, 0, 0, 0, 1, 1, 1, 1), "x within and across hosts, y within a host"),
+    ],
+)
+def test_a_mesh_over_hosts_knows_its_levels(
+    shape: tuple[int, ...], hosts: tuple[int, ...], said: str
+) -> None:
+    machine = replace(MACHINE, mesh_shape=shape, hosts=hosts)
+    assert machine.levels("xyz"[: len(shape)]) == [f"The mesh is over 2 hosts: {said}."]
+
+
+def test_levels_are_in_the_key() -> None:
+    """What was measured on one host is not used for two."""
+    apart = replace(MACHINE, hosts=(0, 0, 1, 1)).to_json()
+    close = replace(MACHINE, hosts=(0, 0, 0, 0)).to_json()
+    assert apart != close
+    assert replace(MACHINE, network="a").to_json() != replace(MACHINE, network="b").to_json()
+    assert "hosts" not in replace(MACHINE, hosts=()).to_json()  # older measurements stay good

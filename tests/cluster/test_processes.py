@@ -1,0 +1,136 @@
+"""Real processes on loopback: `cfp launch` plans, trains as unsharded, and survives kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cfp.profile.store import Store
+
+TARGET = "tests.cluster.small:make_step"
+CFP = [sys.executable, "-m", "cfp"]
+LAUNCH = [*CFP, "launch", "--processes", "2", "--", *CFP]
+MESH = ["--mesh", "4", "--platform", "cpu"]
+NOTICED_S = 60.0
+
+
+def finish(command: list[str], timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CFP_")}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A plan that two processes made, and their store."""
+    folder = tmp_path_factory.mktemp("cluster")
+    out, store = folder / "plan.json", folder / "store"
+    where = ["--cache-dir", str(store), "--out", str(out)]
+    ran = finish([*LAUNCH, "plan", TARGET, *MESH, "--beside", "data_parallel", *where])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("a plan for a mesh of x=4") == 1  # process 0 alone speaks
+    return out, store
+
+
+def test_two_processes_plan(planned: tuple[Path, Path]) -> None:
+    document = json.loads(planned[0].read_text())
+    assert document["environment"]["processes"] == 2
+    names = {step["name"] for step in document["evidence"]["steps"]}
+    assert {"data_parallel"} < names
+    with Store.open(planned[1]) as store:
+        where = {record.environment for record in store.entries() if record.program != "networks"}
+    assert all("2 processes on 1 hosts, network " in text for text in where)
+
+
+def test_they_train_as_one_does(planned: tuple[Path, Path]) -> None:
+    options = ["train", TARGET, "--steps", "4", "--platform", "cpu", "--json"]
+    alone = json.loads(finish([*CFP, *options]).stdout)
+    ran = finish([*LAUNCH, *options, "--plan", str(planned[0])])
+    assert ran.returncode == 0, ran.stderr
+    together = json.loads(ran.stdout)
+    assert together["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+
+
+def test_they_compare(planned: tuple[Path, Path]) -> None:
+    plans = f"{planned[0]},data_parallel"
+    ran = finish([*LAUNCH, "compare", TARGET, *MESH, "--plans", plans, "--rounds", "3", "--json"])
+    assert ran.returncode == 0, ran.stderr
+    assert {plan["name"] for plan in json.loads(ran.stdout)["plans"]} == set(plans.split(","))
+
+
+@pytest.fixture
+def going() -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes started one by one, as on two hosts."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def start_two(
+    going: list[subprocess.Popen[str]], options: list[str], port: int, tmp_path: Path
+) -> list[Path]:
+    logs = [tmp_path / f"log{i}" for i in range(2)]
+    for i, log in enumerate(logs):
+        who = ["--coordinator", f"127.0.0.1:{port}", "--num-processes", "2", "--process-id", str(i)]
+        with log.open("w") as file:
+            going.append(
+                subprocess.Popen([*CFP, *options, *who], stdout=file, stderr=file, text=True)
+            )
+    return logs
+
+
+def wait_for(log: Path, pattern: str, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not re.search(pattern, log.read_text()):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_kill_9_during_profiling(
+    going: list[subprocess.Popen[str]], tmp_path: Path, free_port: int, victim: int
+) -> None:
+    store = tmp_path / "store"
+    options = ["profile", TARGET, *MESH, "--cache-dir", str(store)]
+    logs = start_two(going, options, free_port, tmp_path)
+    wait_for(logs[0], r"\d+/\d+ programs")
+    going[victim].send_signal(signal.SIGKILL)
+    other = 1 - victim
+    assert going[other].wait(NOTICED_S) == 1
+    line = logs[other].read_text().splitlines()[-1]
+    assert re.search(rf"cfp: Lost process {victim} on \S+ while \w+ ", line), line
+    assert "What was measured is kept" in line
+    with Store.open(store) as kept:
+        assert any(True for _ in kept.entries())
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_kill_9_during_training(
+    going: list[subprocess.Popen[str]],
+    planned: tuple[Path, Path],
+    tmp_path: Path,
+    free_port: int,
+    victim: int,
+) -> None:
+    options = ["train", TARGET, "--plan", str(planned[0]), "--steps", "100000000"]
+    logs = start_two(going, [*options, "--platform", "cpu"], free_port, tmp_path)
+    wait_for(logs[0], r"step +\d+|\d+/100000000")
+    going[victim].send_signal(signal.SIGKILL)
+    other = 1 - victim
+    assert going[other].wait(NOTICED_S) != 0
+    assert re.search(
+        rf"cfp: Lost process {victim} on \S+ while training step \d+: .* Start all processes again",
+        logs[other].read_text(),
+    ), logs[other].read_text()
