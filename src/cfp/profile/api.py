@@ -119,7 +119,8 @@ def open_campaign(
 
 def _without_programs(found: Profile) -> Profile:
     """What can be sent to a process that has the same analysis."""
-    segments: Any = [replace(segment, kind=None) for segment in found.segments]
+    nothing: Any = None
+    segments = [replace(segment, kind=nothing) for segment in found.segments]
     return replace(found, segments=tuple(segments), crossings=())
 
 
