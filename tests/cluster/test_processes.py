@@ -68,6 +68,28 @@ def test_they_compare(planned: tuple[Path, Path]) -> None:
     assert {plan["name"] for plan in json.loads(ran.stdout)["plans"]} == set(plans.split(","))
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("crash", "process 1 on .*: .*Check failed"),
+        ("hang", "no answer in 3 s"),
+        ("oom", "process 1 on .*: out of memory"),
+    ],
+)
+def test_what_fails_on_one_host_has_failed_everywhere(
+    tmp_path: Path, fault: str, reason: str
+) -> None:
+    """And profiling goes on, with new workers in both processes."""
+    faults = json.dumps({"segment 0: rows, rows": fault})
+    command = [sys.executable, "-m", "tests.cluster.faulty", str(tmp_path), "1", faults]
+    ran = finish([*CFP, "launch", "--processes", "2", "--", *command])
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    (failed,) = found["failed"]
+    assert re.search(reason, failed), failed
+    assert found["ran"] > 2
+
+
 @pytest.fixture
 def going() -> Iterator[list[subprocess.Popen[str]]]:
     """Two processes started one by one, as on two hosts."""

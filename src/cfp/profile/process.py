@@ -91,7 +91,8 @@ class ProcessRunner:
             if self._finished or time.monotonic() >= deadline:
                 break
             if time.monotonic() >= patience:
-                raise self._lost(f"no answer in {self._compile_timeout_s:g} s", self._compiling())
+                reason = f"no answer in {self._compile_timeout_s:g} s"
+                raise self._lost(reason, self._compiling(), hung=True)
         found, self._finished = self._finished, []
         return found
 
@@ -131,7 +132,7 @@ class ProcessRunner:
                 case ("answer", answer):
                     return answer
                 case None if time.monotonic() >= deadline:
-                    raise self._lost(f"no answer in {timeout_s:g} s", keys)
+                    raise self._lost(f"no answer in {timeout_s:g} s", keys, hung=True)
 
     def _send(self, kind: str, argument: object) -> None:
         self.start()
@@ -173,9 +174,9 @@ class ProcessRunner:
         began = [key for key, turn in self._under_way.items() if turn]
         return began or [*self._under_way]
 
-    def _lost(self, reason: str, during: Sequence[str]) -> RunnerLost:
+    def _lost(self, reason: str, during: Sequence[str], *, hung: bool = False) -> RunnerLost:
         self.close()
-        return RunnerLost(reason, during)
+        return RunnerLost(reason, during, hung=hung)
 
     def _check(self) -> None:
         if self._interrupted:

@@ -16,13 +16,15 @@ from cfp.profile.job import Compiled, Failed, Job, Shares
 class RunnerLost(Exception):
     """The runner died or hung and has been started again, empty.
 
-    `reason` is one line for people; `during` are the programs it was busy with.
+    `reason` is one line for people; `during` are the programs it was busy with. One that `hung` did
+    not answer in time: it may have waited for another.
     """
 
-    def __init__(self, reason: str, during: Sequence[str]) -> None:
+    def __init__(self, reason: str, during: Sequence[str], *, hung: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.during = tuple(during)
+        self.hung = hung
 
 
 class Runner(Protocol):

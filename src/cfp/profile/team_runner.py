@@ -22,7 +22,7 @@ from cfp.profile.member import Member, Startable
 from cfp.profile.runner import RunnerLost
 
 OPEN_S = 300.0
-GRACE_S = 10.0  # for the others, once one has failed or hung
+GRACE_S = 5.0  # for the others, once one has failed or hung
 
 
 class TeamRunner:
@@ -127,9 +127,14 @@ class TeamRunner:
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + timeout_s + GRACE_S  # each sees to its own worker first
         while len(answers) < self._team.count:
-            got = self._hear(deadline - time.monotonic(), keys)
+            failed = {who: a for who, a in answers.items() if isinstance(a, Failed)}
+            try:
+                got = self._hear(deadline - time.monotonic(), keys)
+            except RunnerLost as lost:
+                if lost.hung and failed:  # it waited for the one that failed
+                    raise RunnerLost(self._whose(failed), keys) from None
+                raise
             if got is None:
-                failed = {who: a for who, a in answers.items() if isinstance(a, Failed)}
                 silent = ", ".join(
                     self._team.name(who) for who in range(self._team.count) if who not in answers
                 )
@@ -151,8 +156,8 @@ class TeamRunner:
         match message:
             case None:
                 raise self._team.gone(who)
-            case ("lost", generation, reason, during) if generation == self._generation:
-                raise self._lost(f"{self._team.name(who)}: {reason}", during or busy)
+            case ("lost", generation, reason, during, hung) if generation == self._generation:
+                raise self._lost(f"{self._team.name(who)}: {reason}", during or busy, hung=hung)
             case ("stopped", reason):
                 raise CfpError(f"{self._team.name(who).capitalize()}: {reason}")
             case ("finished", generation, answer) if generation == self._generation:
@@ -183,14 +188,14 @@ class TeamRunner:
             return failed[who].reason
         return f"{self._team.name(who)}: {failed[who].reason}"
 
-    def _lost(self, reason: str, during: Sequence[str]) -> RunnerLost:
+    def _lost(self, reason: str, during: Sequence[str], *, hung: bool = False) -> RunnerLost:
         """Ends the generation."""
         self._up = False
         self._parts.clear()
         self._ready.clear()
         self._member.kill_worker()
         self._tell("close")
-        return RunnerLost(reason, during)
+        return RunnerLost(reason, during, hung=hung)
 
     def _tell(self, *message: Any) -> None:
         self._own.put(message)
