@@ -10,8 +10,8 @@ The leader says                      a member answers
     result, value                        (the run is over)
 
 A generation is one worker in every process, started together: when one of them is lost, the answer
-is `lost, generation, reason, keys it was busy with, whether it hung`, and the leader opens the next.
-What cannot be helped by that is `stopped, reason`.
+is `lost, generation, reason, keys it was busy with, whether it hung`, and the leader opens the
+next. What cannot be helped by that is `stopped, reason`.
 """
 
 from __future__ import annotations
