@@ -92,7 +92,8 @@ def plan_cell(cell: Cell, store: Path) -> Planned | None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         command = [sys.executable, "-m", "cfp", "plan", *cell.options(), "--beside", "all"]
-        kept = ["--cache-dir", str(store), "--out", str(file)]
+        page = str(file.with_suffix(".html"))
+        kept = ["--cache-dir", str(store), "--out", str(file), "--report", page]
         print(f"== {cell.name}", file=sys.stderr)
         if run(read_spec(cell.cluster), [*command, *kept]):
             print(f"{cell.name} failed", file=sys.stderr)

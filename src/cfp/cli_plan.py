@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,7 +33,7 @@ from cfp.duration import parse_duration
 from cfp.errors import CfpError
 from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json
-from cfp.report import show_comparison, show_planned
+from cfp.report import show_comparison, show_planned, write_page
 from cfp.targets import load_target
 from cfp.templates.several import make_templates
 
@@ -91,6 +92,11 @@ def factorisations(devices: int) -> list[tuple[int, ...]]:
     type=click.Path(dir_okay=False),
     help="Where to write the plan. [default: plan.json; with --json nowhere]",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False),
+    help="Where to write a page about it. [default: report.html beside the plan]",
+)
 @cache_dir_option
 @json_option
 @process_options
@@ -109,6 +115,7 @@ def plan(
     outer_batch: bool,
     exhaustive: bool,
     out: str | None,
+    report: str | None,
     cache_dir: str | None,
     as_json: bool,
     membership: Membership,
@@ -167,13 +174,15 @@ def plan(
     for why in refused:
         click.echo(f"cfp: {why}", err=True)
     best = min(found, key=step_time)
+    report = report or str(Path(out or "plan.json").with_name("report.html"))
     if out is not None or not as_json:
         best.save(out or "plan.json")
+        write_page(best, report)
     if as_json:
         click.echo(json.dumps(plan_to_json(best), indent=1))
         return
     show_planned(best, Console(), [(one, step_time(one)) for one in found])
-    click.echo(f"Wrote {out or 'plan.json'}.", err=True)
+    click.echo(f"Wrote {out or 'plan.json'} and {report}.", err=True)
 
 
 def step_time(plan: cfp.Plan) -> float:

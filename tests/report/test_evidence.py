@@ -47,8 +47,7 @@ EVIDENCE = Evidence(
 )
 
 
-@pytest.fixture
-def plan() -> Plan:
+def planned() -> Plan:
     made = cfp.templates.data_parallel(step, *args(), mesh=mesh_of(4))
     environment = replace(
         made.environment, jax="0.0.1", jaxlib="0.0.1", cfp="0.0.1", device_kind="cpu"
@@ -61,6 +60,11 @@ def plan() -> Plan:
         notes=("Within noise as fast: predicted 1.",),
         evidence=EVIDENCE,
     )
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return planned()
 
 
 def text_of(show: Callable[[Console], None], width: int = 100) -> str:

@@ -1,7 +1,8 @@
-"""What people read: terminal tables. Reads values only."""
+"""What people read: terminal tables, and a page. Reads values only."""
 
 from cfp.report.analysis import show_analysis
 from cfp.report.comparison import show_comparison
+from cfp.report.page import render_page, write_page
 from cfp.report.plan import show_plan
 from cfp.report.planned import show_planned
 from cfp.report.profile import profile_to_json, show_profile
@@ -10,9 +11,11 @@ from cfp.report.progress import TerminalProgress
 __all__ = [
     "TerminalProgress",
     "profile_to_json",
+    "render_page",
     "show_analysis",
     "show_comparison",
     "show_plan",
     "show_planned",
     "show_profile",
+    "write_page",
 ]

@@ -20,7 +20,7 @@ def show_evidence(plan: Plan, console: Console) -> None:
     evidence = plan.evidence
     if evidence is None:
         return
-    for said in _lines(plan, evidence):
+    for said in evidence_lines(plan, evidence):
         console.print(line(said))
     console.print(_segments_table(evidence.segments))
     if evidence.steps:
@@ -32,7 +32,8 @@ def show_evidence(plan: Plan, console: Console) -> None:
         console.print(_frontier_table(plan, evidence.frontier))
 
 
-def _lines(plan: Plan, evidence: Evidence) -> list[str]:
+def evidence_lines(plan: Plan, evidence: Evidence) -> list[str]:
+    """What was measured, under which limit, and how far off the prediction was."""
     limit = evidence.memory_limit_bytes
     said = [
         f"{evidence.programs} programs, {evidence.loaded} of them measured before, in "
@@ -69,11 +70,7 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
         "memory",
     )
     _right(table, 2)
-    groups: dict[object, list[int]] = {}
-    for i, segment in enumerate(segments):
-        key = (segment.splits, segment.compute_s, segment.kept_bytes, segment.resharding_s)
-        groups.setdefault(key, []).append(i)
-    for at in groups.values():
+    for at in group_segments(segments):
         one = segments[at[0]]
         add_row(
             table,
@@ -85,6 +82,15 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
             bytes_text(one.kept_bytes),
         )
     return table
+
+
+def group_segments(segments: Sequence[SegmentCost]) -> list[list[int]]:
+    """Those that are split alike, and cost the same, together."""
+    groups: dict[object, list[int]] = {}
+    for i, segment in enumerate(segments):
+        key = (segment.splits, segment.compute_s, segment.kept_bytes, segment.resharding_s)
+        groups.setdefault(key, []).append(i)
+    return list(groups.values())
 
 
 def _steps_table(steps: Sequence[MeasuredStep]) -> Table:
