@@ -67,10 +67,15 @@ def launch(processes: int, command: tuple[str, ...]) -> None:
         cfp launch --processes 2 -- cfp train gpt --size small --plan plan.json --platform cpu
     """
     address = f"127.0.0.1:{_free_port()}"
-    started = [
-        start(command, (address, str(processes), str(index)), shown=index == 0)
-        for index in range(processes)
-    ]
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for index in range(processes):
+            who = (address, str(processes), str(index))
+            started.append(start(command, who, shown=index == 0))
+    except CfpError:
+        for process in started:
+            process.kill()
+        raise
     code = wait_all(started)
     if code:
         sys.exit(code)
@@ -117,19 +122,24 @@ def wait_all(processes: Sequence[subprocess.Popen[str]]) -> int:
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         while any(process.poll() is None for process in processes):
-            failed = [process.returncode for process in processes if process.returncode]
-            if failed and not code:
-                code = failed[0] if failed[0] > 0 else 128 - failed[0]
+            if not code and (code := _code(processes)):
                 deadline = time.monotonic() + FAREWELL_S
             if time.monotonic() > deadline:
                 for process in processes:
                     process.kill()
             time.sleep(0.1)
-        failed = [process.returncode for process in processes if process.returncode]
-        return code or (abs(failed[0]) if failed else 0)
+        return code or _code(processes)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _code(processes: Sequence[subprocess.Popen[str]]) -> int:
+    """Of the first that has failed, as a shell has it; 0 if none has."""
+    failed = [process.returncode for process in processes if process.returncode]
+    if not failed:
+        return 0
+    return failed[0] if failed[0] > 0 else 128 - failed[0]
 
 
 def _echo(lines: TextIO, number: str) -> None:

@@ -67,11 +67,12 @@ def test_an_end_that_closes_is_noticed_at_once() -> None:
 
 def test_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "SILENT_S", 0.3)
-    a, _b = linked()  # the other end is there and says nothing: nobody started it
+    a, b = linked()  # the other end is there and says nothing: nobody started it
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
     assert got.get(timeout=5) is None
     assert a.lost == "nothing was heard of it for 0.3 s"
+    b.close()
 
 
 def test_beats_keep_a_link_alive(monkeypatch: pytest.MonkeyPatch) -> None:

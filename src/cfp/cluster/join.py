@@ -20,7 +20,7 @@ from cfp.cluster.meet import meet
 from cfp.cluster.team import Team
 from cfp.errors import CfpError
 
-JOIN_S = 300
+JOIN_S = 120
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ Messages are pickled, between ends that have proved to know the same secret.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from multiprocessing import connection as wire
@@ -16,6 +19,7 @@ from typing import Any
 
 BEAT_S = 2.0
 SILENT_S = 20.0
+PROOF_S = 10  # to prove that one knows the secret
 _BEAT = ("beat",)
 
 
@@ -31,15 +35,24 @@ class Link:
         connected.settimeout(None)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection: wire.Connection[Any, Any] = wire.Connection(connected.detach())
+        self._socket = connected
+        self._connection: wire.Connection[Any, Any] = wire.Connection(os.dup(connected.fileno()))
         prove: list[Any] = [wire.deliver_challenge, wire.answer_challenge]
-        for each in prove if accepts else reversed(prove):
-            each(self._connection, secret)
+        self._patience(PROOF_S)
+        try:
+            for each in prove if accepts else reversed(prove):
+                each(self._connection, secret)
+        except BaseException:
+            self._connection.close()  # the socket stays the caller's
+            raise
+        self._patience(0)
         self.lost: str | None = None
         self._sending = threading.Lock()
         self._closed = threading.Event()
+        self._started = False
 
     def start(self, given: Callable[[tuple[Any, ...] | None], None]) -> None:
+        self._started = True
         threading.Thread(target=self._read, args=(given,), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -60,14 +73,24 @@ class Link:
         if not self._closed.is_set():
             self._closed.set()
             self.lost = self.lost or "the link was closed"
-            # wakes the reader, which closes the connection: closing under it would not
-            try:
-                with socket.fromfd(
-                    self._connection.fileno(), socket.AF_INET, socket.SOCK_STREAM
-                ) as same:
-                    same.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it is closed already
+            self._hang_up()
+            if not self._started:  # else the reader does it
+                self._release()
+
+    def _release(self) -> None:
+        with self._sending:
+            self._connection.close()
+            self._socket.close()
+
+    def _hang_up(self) -> None:
+        """Wakes whoever reads or writes: closing would not."""
+        with contextlib.suppress(OSError):  # the other end was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _patience(self, seconds: int) -> None:
+        """How long a read may take; 0 is for ever."""
+        limit = struct.pack("ll", seconds, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def _read(self, given: Callable[[tuple[Any, ...] | None], None]) -> None:
         try:
@@ -81,8 +104,9 @@ class Link:
         except (EOFError, OSError) as error:
             self.lost = self.lost or _said(error)
         self._closed.set()
+        self._hang_up()
+        self._release()
         given(None)
-        self._connection.close()
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT_S):
@@ -110,7 +134,7 @@ class Inbox:
             return None
 
 
-def _said(error: BaseException) -> str:
-    if isinstance(error, EOFError):
+def _said(error: EOFError | OSError) -> str:
+    if isinstance(error, (EOFError, BrokenPipeError, ConnectionResetError)):
         return "it ended"
-    return f"its connection broke ({error.strerror or error})" if isinstance(error, OSError) else ""
+    return f"its connection broke ({error.strerror or error})"
