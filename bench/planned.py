@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from cfp import Analysis, analyze
+from cfp.audit import ENOUGH_S
 from cfp.candidates import Candidates
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
@@ -106,6 +107,6 @@ class Bench:
             plans = {self.candidates.show(p): self.candidates.make(p).plan for p in some}
             bounds = {name: plan.known("bench") for name, plan in plans.items()}
             steps = {name: (b.analysis, b.layouts) for name, b in bounds.items()}
-            measured = measure_steps(self.campaign, self.case.mesh, steps)
+            measured = measure_steps(self.campaign, self.case.mesh, steps, enough_s=ENOUGH_S)
             found += [(plans[name], measured[name]) for name in map(self.candidates.show, some)]
         return found

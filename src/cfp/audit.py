@@ -11,13 +11,15 @@ from cfp.profile.confidence import median_interval
 from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
 
+ENOUGH_S = 2.0  # of runs of each step: on them the choice rests
+
 
 def audit(campaign: Campaign, plans: Mapping[str, Plan]) -> dict[str, MeasuredStep]:
     """Measures the step under every plan; all of them are of one mesh and know their step."""
     bounds = {name: plan.known("audit") for name, plan in plans.items()}
     steps = {name: (bound.analysis, bound.layouts) for name, bound in bounds.items()}
     mesh = next(iter(plans.values())).mesh
-    found = measure_steps(campaign, mesh, steps)
+    found = measure_steps(campaign, mesh, steps, enough_s=ENOUGH_S)
     return {
         name: _step(name, found[name], None if plan.predicted is None else plan.predicted.time_s)
         for name, plan in plans.items()

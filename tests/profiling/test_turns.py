@@ -9,7 +9,7 @@ import pytest
 
 from cfp.profile.job import Shares
 from cfp.profile.measurement import Measurement
-from cfp.profile.turns import Anchor, Effort, OutOfTime, Turns
+from cfp.profile.turns import MORE, Anchor, Effort, OutOfTime, Turns
 from tests.profiling.fake_runner import Clock, FakeRunner, clock
 
 __all__ = ["clock"]
@@ -49,6 +49,19 @@ def test_five_warm_ups_and_ten_runs_by_default(clock: Clock) -> None:
     found = turns(runner, "a", effort=Effort())
     assert len(runner.ran()) == 15
     assert len(found["a"].runs_s) == 10
+
+
+@pytest.mark.parametrize(
+    ("run_s", "enough_s", "rounds"),
+    [(1.0, 0.0, 4), (1.0, 3.0, 4), (1.0, 6.0, 6), (0.001, 6.0, 4 * MORE)],
+)
+def test_short_programs_run_more_often(
+    clock: Clock, run_s: float, enough_s: float, rounds: int
+) -> None:
+    """Until there is enough of them, within bounds."""
+    effort = Effort(warmups=1, repeats=4, enough_s=enough_s)
+    found = turns(FakeRunner(clock, {"a": run_s, "b": run_s}), "a", "b", effort=effort)
+    assert [len(found[key].runs_s) for key in "ab"] == [rounds, rounds]
 
 
 def test_a_disturbed_run_changes_nothing_but_the_spread(clock: Clock) -> None:

@@ -42,15 +42,20 @@ def step_request(
 
 
 def measure_steps(
-    campaign: Campaign, mesh: Mesh, plans: Mapping[str, tuple[Analysis, Layouts]]
+    campaign: Campaign,
+    mesh: Mesh,
+    plans: Mapping[str, tuple[Analysis, Layouts]],
+    *,
+    enough_s: float = 0.0,
 ) -> dict[str, Measurement]:
-    """Every plan's step, all in turn with one another. One that does not run is `failed`."""
+    """Every plan's step, all in turn with one another. One that does not run is `failed`. Short
+    steps run more often, for `enough_s` seconds each."""
     requests = {
         name: step_request(campaign.machine, mesh, analysis, layouts, name)
         for name, (analysis, layouts) in plans.items()
     }
     usual = campaign.effort
-    campaign.effort = replace(usual, wave=max(len(requests), 1))
+    campaign.effort = replace(usual, wave=max(len(requests), 1), enough_s=enough_s)
     try:
         campaign.measure(requests.values())
     finally:

@@ -16,6 +16,7 @@ from cfp.profile.job import Failed, Shares
 from cfp.profile.measurement import Measurement
 from cfp.profile.runner import Runner
 
+MORE = 6
 FEW = 3  # runs that make a measurement where more would take too long
 
 
@@ -27,12 +28,14 @@ class OutOfTime(Exception):
 class Effort:
     """How thoroughly to measure.
 
-    `wave` programs are compiled at once and run in turn. `hang_s` is how long a run may take before
-    the worker counts as hung, if nothing slower is known.
+    `wave` programs are compiled at once and run in turn. Rounds go on after `repeats`, up to `MORE`
+    times as many, until there were `enough_s` seconds of them for every program. `hang_s` is how
+    long a run may take before the worker counts as hung, if nothing slower is known.
     """
 
     warmups: int = 5
     repeats: int = 10
+    enough_s: float = 0.0
     cutoff: float = 3.0
     wave: int = 4
     hang_s: float = 60.0
@@ -71,7 +74,11 @@ class Turns:
         self._run_anchor()  # how slow the machine is, before anything is given up
         for _ in range(self.effort.warmups):
             self._round(self._warm)
-        for _ in range(self.effort.repeats):
+        start = time.monotonic()
+        for done in range(self.effort.repeats * MORE):
+            spent_s = time.monotonic() - start
+            if done >= self.effort.repeats and spent_s >= self.effort.enough_s * len(keys):
+                break
             self._run_anchor()
             self._round(self._runs)
         enough = min(FEW, self.effort.repeats)
