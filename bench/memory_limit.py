@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from bench.environment import made_by
 from bench.planned import SHAPE, make_case
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text, parse_memory
-from cfp.profile import Effort
+from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
@@ -72,7 +72,7 @@ def run(layers: int, batch: int, limit: int, store: Path, wave: int) -> Row:
                 memory_limit=limit,
                 beside=BESIDE,
                 cache_dir=store,
-                effort=Effort(wave=wave),
+                effort=replace(USUAL, wave=wave),
                 progress=progress,
             )
     except CfpError as error:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from cfp import templates
 from cfp.plan.evidence import MeasuredStep
-from cfp.profile import Effort
+from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "plan_quality.md"
@@ -98,7 +98,7 @@ def run(case: Case, mesh: str, store: Path, wave: int, budget: str | None) -> Ro
             beside=templates.__all__,
             cache_dir=store,
             budget=budget,
-            effort=Effort(wave=wave),
+            effort=replace(USUAL, wave=wave),
             progress=progress,
         )
     assert plan.evidence is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from cfp.audit import ENOUGH_S
 from cfp.candidates import Candidates
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
-from cfp.profile import Effort, Option
+from cfp.profile import Option
 from cfp.profile.api import open_campaign
 from cfp.profile.campaign import Campaign
 from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
 from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 from cfp.search import Point
 
@@ -60,7 +61,7 @@ class Bench:
         self.case = case
         self._scope = Scope(exhaustive=exhaustive)
         self._store = store
-        self._effort = Effort(wave=wave)
+        self._effort = replace(USUAL, wave=wave)
 
     def __enter__(self) -> Bench:
         case = self.case

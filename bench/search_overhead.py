@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,9 +27,9 @@ from bench.planned import make_case
 from cfp import analyze
 from cfp.audit import audit
 from cfp.candidates import Candidates
-from cfp.profile import Effort
 from cfp.profile.api import open_campaign
 from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "search_overhead.md"
@@ -79,7 +79,7 @@ def run(model: str, layers: int, batch: int, folder: Path, wave: int, store: str
     with (
         TerminalProgress(Console(stderr=True)) as progress,
         open_campaign(
-            case.mesh, cache_dir=folder, effort=Effort(wave=wave), progress=progress
+            case.mesh, cache_dir=folder, effort=replace(USUAL, wave=wave), progress=progress
         ) as campaign,
     ):
         analysis = analyze(case.step, *case.args, mesh_shape=(4,))

@@ -64,6 +64,16 @@ def test_short_programs_run_more_often(
     assert [len(found[key].runs_s) for key in "ab"] == [rounds, rounds]
 
 
+def test_rounds_end_once_runs_agree(clock: Clock) -> None:
+    """Two to warm up, six that count; one program that does not agree keeps all going."""
+    effort = Effort(warmups=5, repeats=10, steady=0.02)
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0})
+    assert len(turns(runner, "a", "b", effort=effort)["a"].runs_s) == 6
+    assert len(runner.ran()) == 2 * 8
+    wobbles = FakeRunner(clock, {"a": 1.0, "b": 2.0}, slow=lambda now: 1 + 0.01 * (int(now) % 5))
+    assert len(turns(wobbles, "a", "b", effort=effort)["b"].runs_s) == 10
+
+
 def test_a_disturbed_run_changes_nothing_but_the_spread(clock: Clock) -> None:
     runs = {14: 9.0}
 

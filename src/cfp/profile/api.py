@@ -28,7 +28,7 @@ from cfp.profile.runner import Runner
 from cfp.profile.store import Store
 from cfp.profile.team_runner import TeamRunner
 from cfp.profile.together import can_isolate, open_runner, together
-from cfp.profile.turns import Effort
+from cfp.profile.turns import USUAL, Effort
 
 
 def profile(
@@ -112,7 +112,7 @@ def open_campaign(
                 machine = machine.on(mesh, team.host_numbers())
                 network = find_network(runner, store, machine, mesh)
                 machine = replace(machine, network=network)
-            yield new_campaign(machine, runner, store, effort or Effort(), progress)
+            yield new_campaign(machine, runner, store, effort or USUAL, progress)
     finally:
         runner.close()
 

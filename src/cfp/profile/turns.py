@@ -17,6 +17,7 @@ from cfp.profile.measurement import Measurement
 from cfp.profile.runner import Runner
 
 MORE = 6
+AGREEING = 6  # runs of each, if they are to end the rounds: so many bound a median with 95 %
 FEW = 3  # runs that make a measurement where more would take too long
 
 
@@ -29,16 +30,22 @@ class Effort:
     """How thoroughly to measure.
 
     `wave` programs are compiled at once and run in turn. Rounds go on after `repeats`, up to `MORE`
-    times as many, until there were `enough_s` seconds of them for every program. `hang_s` is how
-    long a run may take before the worker counts as hung, if nothing slower is known.
+    times as many, until there were `enough_s` seconds of them for every program. They end early,
+    and so does warming up, once the last runs of every program differ by less than `steady`.
+    `hang_s` is how long a run may take before the worker counts as hung, if nothing slower is
+    known.
     """
 
     warmups: int = 5
     repeats: int = 10
     enough_s: float = 0.0
+    steady: float = 0.0
     cutoff: float = 3.0
     wave: int = 4
     hang_s: float = 60.0
+
+
+USUAL = Effort(steady=0.02)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,14 @@ class Turns:
         self._run_anchor()  # how slow the machine is, before anything is given up
         for _ in range(self.effort.warmups):
             self._round(self._warm)
+            if self._steady(self._warm, 2):
+                break
         start = time.monotonic()
         for done in range(self.effort.repeats * MORE):
             spent_s = time.monotonic() - start
             if done >= self.effort.repeats and spent_s >= self.effort.enough_s * len(keys):
+                break
+            if self._steady(self._runs, AGREEING):
                 break
             self._run_anchor()
             self._round(self._runs)
@@ -108,6 +119,14 @@ class Turns:
             limit = self.limits.get(key, float("inf")) * self._drift()
             if len(seen) >= 2 and min(seen) > limit:
                 self._cut.add(key)
+
+    def _steady(self, runs: Mapping[str, list[float]], count: int) -> bool:
+        """The last runs of each agree, so that more would tell nothing new."""
+        last = [runs[key][-count:] for key in self._live()]
+        return all(
+            len(some) == count and max(some) - min(some) < self.effort.steady * min(some)
+            for some in last
+        )
 
     def _run_anchor(self) -> None:
         if self.anchor is None or not self._live() or time.monotonic() >= self.deadline:
