@@ -2,8 +2,8 @@
 
 For each model, batch size and mesh of virtual CPU devices, `cfp.plan` makes a plan; its step and
 the steps of the templates run in turn. With `--exhaustive`, on a mesh of one axis, every way to
-split the layer is then run as a full step too (all layers alike, embedding and head as is
-predicted best with it), in turn with CFP's plan.
+split the layer is then run as a full step too (all layers alike, embedding and head as in CFP's
+plan), and the fastest of them in turn with CFP's plan.
 
     to the best template   CFP's measured step / that of the fastest template; below 1 is faster.
                            `tie` where the 95 % intervals overlap
@@ -29,12 +29,14 @@ from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from cfp import templates
 from cfp.plan.evidence import MeasuredStep
+from cfp.profile import Option
 from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "plan_quality.md"
 BATCHES = (8, 16)
-MESHES = ((4,), (2, 2))
+CFP = "cfp"
+FINALISTS, ROUNDS = 5, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,37 +120,35 @@ def run(case: Case, mesh: str, store: Path, wave: int, budget: str | None) -> Ro
 
 
 def against_all(row: Row, case: Case, store: Path, wave: int) -> Row:
-    """Every way to split the layer, all layers alike; the other segments as is best with it."""
-    with Bench(case, store, wave, exhaustive=True) as bench:
-        composition = bench.candidates.composition
-        layer = max(set(composition.kinds), key=composition.kinds.count)
-        others = [kind for kind in range(len(bench.profile.segments)) if kind != layer]
-        points = []
-        for option in range(len(composition.options[composition.kinds.index(layer)])):
-            around = itertools.product(*(bench.options(kind) for kind in others))
-            choices = []
-            for chosen in around:
-                by_kind = {layer: option, **dict(zip(others, chosen, strict=True))}
-                choices.append(bench.alike([by_kind[kind] for kind in sorted(by_kind)]))
-            points.append(min(map(bench.point, choices), key=lambda point: point.time_s))
-        best = bench.candidates.solve(None).best
-        assert best is not None
-        measured = bench.full_steps([best, *points])
-        ran = [
-            (m.usual_s, p)
-            for (_, m), p in zip(measured, [best, *points], strict=True)
-            if m.failed is None
-        ]
-        fastest, point = min(ran, key=lambda one: one[0])
-        return Row(
-            **{
-                **asdict(row),
-                "plans_run": len(ran),
-                "of_all_s": fastest,
-                "ours_again_s": ran[0][0],
-                "best_of_all": bench.candidates.show(point),
-            }
-        )
+    """Every way to split the layer, all layers alike, the other segments as in CFP's plan. The
+    fastest of them and CFP's plan then run in turn once more, afresh."""
+    with Bench(case, store, wave) as bench:
+        solution = bench.candidates.solve(None)
+        assert solution.best is not None
+        ours = bench.candidates.make(solution.best)
+        kinds, of = bench.candidates.kinds, bench.candidates.composition.kinds
+        layer = kinds[max(set(of), key=of.count)]
+        sizes = [len(choices) for choices in layer.strategies]
+        plans = {}
+        for combo in itertools.product(*map(range, sizes)):
+            options = [
+                Option(combo) if kind == layer.index else option
+                for kind, option in zip(of, ours.options, strict=True)
+            ]
+            plans[layer.show(Option(combo))] = bench.assemble(options)
+        times = bench.step_times(plans)
+        fastest = sorted(times, key=lambda name: times[name])[:FINALISTS]
+    finalists = {CFP: ours.plan, **{name: plans[name] for name in fastest}}
+    found = cfp.compare(case.step, *case.args, mesh=case.mesh, plans=finalists, rounds=ROUNDS)
+    compared = {one.name: one for one in found.plans}
+    best = min((one for name, one in compared.items() if name != CFP), key=lambda one: one.time_s)
+    return replace(
+        row,
+        plans_run=len(times),
+        of_all_s=best.time_s,
+        ours_again_s=compared[CFP].time_s,
+        best_of_all=best.name,
+    )
 
 
 def render(rows: list[Row]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import jax
 from jax.sharding import Mesh
 from rich.console import Console
 
-from cfp import Analysis, analyze
+from cfp import Analysis, Plan, analyze
 from cfp.audit import ENOUGH_S
 from cfp.candidates import Candidates
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
+from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
 from cfp.profile.api import open_campaign
 from cfp.profile.campaign import Campaign
@@ -57,9 +58,8 @@ class Bench:
     """`with Bench(case, store) as bench:` has the case's segments measured, and measures full steps
     of any plan: one option per segment, by number."""
 
-    def __init__(self, case: Case, store: Path, wave: int, exhaustive: bool = False) -> None:
+    def __init__(self, case: Case, store: Path, wave: int) -> None:
         self.case = case
-        self._scope = Scope(exhaustive=exhaustive)
         self._store = store
         self._effort = replace(USUAL, wave=wave)
 
@@ -70,7 +70,7 @@ class Bench:
             case.mesh, cache_dir=self._store, effort=self._effort, progress=self.progress
         )
         self.campaign: Campaign = self._opened.__enter__()
-        self.profile = measure_segments(self.campaign, case.analysis, case.mesh, self._scope)
+        self.profile = measure_segments(self.campaign, case.analysis, case.mesh, Scope())
         self.candidates = Candidates(
             case.step,
             case.analysis,
@@ -100,14 +100,34 @@ class Bench:
         every: tuple[Option, ...] = composition.options[at]
         return [i for i, option in enumerate(every) if not costs[option].rough]
 
-    def full_steps(self, points: Sequence[Point]) -> list[tuple[Any, Measurement]]:
+    def assemble(self, options: Sequence[Option]) -> Plan:
+        """A plan by one option per segment, measured or not."""
+        case, kinds = self.case, self.candidates.kinds
+        return assemble_plan(
+            case.step, case.analysis, case.mesh, kinds, options, name="way", pins={}, sequence=False
+        )
+
+    def step_times(self, plans: Mapping[str, Plan]) -> dict[str, float]:
+        """Seconds of the step under each plan that runs."""
+        found: dict[str, float] = {}
+        names = list(plans)
+        for start in range(0, len(names), AT_ONCE):
+            some = {name: plans[name] for name in names[start : start + AT_ONCE]}
+            measured = self._measure(some, 0.0)
+            found |= {name: m.usual_s for name, m in measured.items() if m.failed is None}
+        return found
+
+    def full_steps(self, points: Sequence[Point]) -> list[tuple[Plan, Measurement]]:
         """The plan of each, and its step."""
-        found: list[tuple[Any, Measurement]] = []
+        found: list[tuple[Plan, Measurement]] = []
         for start in range(0, len(points), AT_ONCE):
             some = points[start : start + AT_ONCE]
             plans = {self.candidates.show(p): self.candidates.make(p).plan for p in some}
-            bounds = {name: plan.known("bench") for name, plan in plans.items()}
-            steps = {name: (b.analysis, b.layouts) for name, b in bounds.items()}
-            measured = measure_steps(self.campaign, self.case.mesh, steps, enough_s=ENOUGH_S)
+            measured = self._measure(plans, ENOUGH_S)
             found += [(plans[name], measured[name]) for name in map(self.candidates.show, some)]
         return found
+
+    def _measure(self, plans: Mapping[str, Plan], enough_s: float) -> dict[str, Measurement]:
+        bounds = {name: plan.known("bench") for name, plan in plans.items()}
+        steps = {name: (b.analysis, b.layouts) for name, b in bounds.items()}
+        return measure_steps(self.campaign, self.case.mesh, steps, enough_s=enough_s)
