@@ -95,6 +95,21 @@ def test_asked_again_nothing_is_done(clock: Clock, tmp_path: Path) -> None:
     assert idle.submitted() == ["c"]
 
 
+def test_together_means_in_turn(clock: Clock, tmp_path: Path) -> None:
+    """What was measured without the others is measured again, but for what does not run."""
+    first = new_campaign(FakeRunner(clock, fails={("bad", "run"): "no"}), tmp_path)
+    first.measure(requests("a", "b", "bad"))
+    runner = FakeRunner(clock)
+    second = new_campaign(runner, tmp_path, effort=Effort(wave=4))
+    second.measure(requests("a", "bad"), together=True)
+    assert runner.calls == []
+    second.measure(requests("a", "b", "bad", "c"), together=True)
+    assert runner.submitted() == ["a", "b", "c"]
+    assert runner.ran()[-3:] == ["a", "b", "c"]
+    assert second.known["bad"].failed == "no"
+    assert second.known.keys() == {"a", "b", "c", "bad"}
+
+
 def test_without_overlap_nothing_compiles_while_others_run(clock: Clock, tmp_path: Path) -> None:
     runner = FakeRunner(clock)
     new_campaign(runner, tmp_path, overlap=False).measure(requests(*"abcd"))

@@ -64,13 +64,29 @@ class Campaign:
         self._strikes: dict[str, int] = {}
         self._best: dict[str, float] = {}
         self._losses = 0
+        self._afresh: set[str] = set()  # to be measured, whatever the store has
 
-    def measure(self, requests: Iterable[Request]) -> None:
-        """Afterwards `known` has every request; raises `OutOfTime` if the budget ends before."""
-        wanted = {request.key: request for request in requests if request.key not in self.known}
-        self._load(wanted.values())
+    def measure(self, requests: Iterable[Request], *, together: bool = False) -> None:
+        """Afterwards `known` has every request; raises `OutOfTime` if the budget ends before.
+
+        `together` measures all of them where one is missing, so that they run in turn."""
+        wanted = {request.key: request for request in requests}
+        missing = wanted.keys() - self.known.keys()
+        self._load(request for key, request in wanted.items() if key in missing)
+        if together and not wanted.keys() <= self.known.keys():
+            ran = {key for key in wanted if key in self.known and self.known[key].failed is None}
+            self.loaded -= len(ran & missing)
+            for key in ran:
+                del self.known[key]
+            self._afresh = ran
         todo = tuple(request for key, request in wanted.items() if key not in self.known)
         self.progress.expect(len(todo))
+        try:
+            self._measure(todo)
+        finally:
+            self._afresh = set()
+
+    def _measure(self, todo: Wave) -> None:
         size = self.effort.wave
         waves: deque[Wave] = deque(todo[i : i + size] for i in range(0, len(todo), size))
         while waves:
@@ -108,7 +124,7 @@ class Campaign:
             self._anchor, self._anchor_s = request, found.usual_s
 
     def _load(self, requests: Iterable[Request]) -> None:
-        requests = list(requests)
+        requests = [request for request in requests if request.key not in self._afresh]
         records = self.store.get_many([request.key for request in requests])
         for request in requests:
             if request.key in records:
