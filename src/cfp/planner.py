@@ -9,6 +9,7 @@ choose     the best few as full steps: their real memory and their real time dec
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ from cfp.segments.fill import SEED
 from cfp.templates.data_parallel import follow_batch
 from cfp.templates.several import make_templates
 
+AUDIT_SHARE = 0.3  # of the budget, kept for full steps
 MARGIN = 0.05  # of a device's memory, left to the runtime and to fragmentation
 
 
@@ -66,7 +68,8 @@ def plan(
                    says. Counts what `plan.jit(step)` needs: a step that does not donate its state
                    has it twice.
     pins           how arguments must lie: {"state.params.*.qkv": PartitionSpec(None, "x")}
-    budget         seconds or "5m" for measuring; after it the best of what was measured is returned
+    budget         seconds or "5m" for measuring, a third of it for full steps; after it the best of
+                   what was measured is returned
     audit          how many of the best predictions are run as full steps, the fastest of which is
                    returned; True: 3, False or 0: none
     beside         templates to run next to them, for `plan.evidence.steps`: "data_parallel" ...
@@ -89,8 +92,12 @@ def plan(
         pinned = resolve_pins(analysis.graph, mesh, pins or {})
         outer = follow_batch(analysis, mesh.devices.shape[0], "outer_batch") if outer_batch else ()
         others = make_templates(beside, step, args, mesh)
+        count = AUDITED if audit is True else int(audit)
         scope = Scope(
-            exhaustive=exhaustive, budget_s=budget_s, memory_limit_bytes=limit, outer=tuple(outer)
+            exhaustive=exhaustive,
+            budget_s=budget_s if budget_s is None or not count else budget_s * (1 - AUDIT_SHARE),
+            memory_limit_bytes=limit,
+            outer=tuple(outer),
         )
         with open_campaign(
             mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=telling, team=team
@@ -100,7 +107,7 @@ def plan(
             candidates = Candidates(
                 step, analysis, mesh, profile, pins=pins or {}, pinned=pinned, sequence=sequence
             )
-            count = AUDITED if audit is True else int(audit)
+            campaign.deadline = math.inf if budget_s is None else start + budget_s
             chosen = Chooser(candidates, campaign, limit, count, others).choose()
         evidence = Evidence(
             memory_limit_bytes=limit,

@@ -72,6 +72,8 @@ def test_constants_and_what_goes_round_count() -> None:
         {"host": "4 cores of a kind"},
         {"mesh_shape": (2, 2)},
         {"processes": (0, 0, 1, 1)},
+        {"hosts": (0, 0, 1, 1)},
+        {"network": "another"},
         {"jax": "0.10.3"},
         {"jaxlib": "0.10.3"},
         {"flags": ()},

@@ -10,9 +10,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-from cfp.cluster.team import Team
+from cfp.cluster.link import LinkLost
+from cfp.cluster.team import Team, TeamLost
+from cfp.errors import CfpError
 
 FAREWELL_S = 60.0
+GRACE_S = 10.0
 
 
 @contextlib.contextmanager
@@ -28,10 +31,13 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        if not isinstance(error, (CfpError, KeyboardInterrupt)):
+            over.wait(GRACE_S)  # it may be that another is gone: then the watcher ends us
         team.end(f"{team.name(team.index).capitalize()} ended: {error or type(error).__name__}")
         raise
     if not team.leads:
-        team.links[0].send("done")
+        with contextlib.suppress(LinkLost):  # the watcher notices, too
+            team.links[0].send("done")
     over.wait(FAREWELL_S)
 
 
@@ -52,7 +58,8 @@ def _watch(team: Team, end: Callable[[str], None], over: threading.Event) -> Non
             case ("done",):
                 done.add(who)
                 if len(done) == team.count - 1:
-                    team.tell("bye")
                     over.set()
+                    with contextlib.suppress(TeamLost):  # who is gone by now was done
+                        team.tell("bye")
             case ("bye",):
                 over.set()

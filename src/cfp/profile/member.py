@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from cfp.cluster import TeamLost
 from cfp.errors import CfpError
 from cfp.profile.runner import Runner, RunnerLost
 
@@ -67,6 +68,8 @@ class Member:
                     self._close()
                     told = (lost.reason, lost.during, lost.hung)
                     self._send(("lost", self._generation, *told))
+                except TeamLost:
+                    raise
                 except (CfpError, RuntimeError) as error:
                     self._close()
                     self._send(("stopped", str(error)))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from cfp.cluster import Team, TeamLost, TeamOver, meet
+from cfp.cluster import LinkLost, Team, TeamLost, TeamOver, meet
 from cfp.errors import CfpError
 from cfp.profile.in_process import InProcessRunner
 from cfp.profile.job import Group
@@ -61,9 +61,14 @@ def together(
 def follow(team: Team, mesh: Mesh, isolate: bool | None) -> Any:
     """Does what the leader says until it tells a result."""
     link = team.links[0]
-    member = Member(
-        lambda port: open_runner(team, mesh, isolate, port), lambda message: link.send(*message)
-    )
+
+    def send(message: tuple[Any, ...]) -> None:
+        try:
+            link.send(*message)
+        except LinkLost as lost:
+            raise team.gone(0, str(lost)) from None
+
+    member = Member(lambda port: open_runner(team, mesh, isolate, port), send)
 
     def receive(timeout_s: float | None) -> tuple[Any, ...] | None:
         got = team.inbox.get(timeout_s)
