@@ -16,13 +16,16 @@ SLOW = {"segment 0": 3.0, "idle": 0.1}
 FAST = {"segment 0: rows, rows": 2.0}  # both parameters are whole: ZeRO-1 and FSDP split them
 
 
-def options(runner: FakeRunner, folder: Path, limit: float | None = None) -> dict[State, list[str]]:
+def options(
+    runner: FakeRunner, folder: Path, limit: float | None = None, budget_s: float | None = None
+) -> dict[State, list[str]]:
     profile = measured(
         runner,
         folder,
         analysis=two_products(),
         states=tuple(State),
         memory_limit_bytes=limit,
+        budget_s=budget_s,
     )
     (segment,) = profile.segments
     found: dict[State, list[str]] = {state: [] for state in State}
@@ -52,3 +55,11 @@ def test_of_all_finalists_where_memory_counts(clock: Clock, tmp_path: Path) -> N
     assert split, "parameters that are split over all devices"
     for names in split:  # have no copies to split
         assert f"{names} (zero1)" not in found[State.ZERO1]
+
+
+def test_under_a_budget_early(clock: Clock, tmp_path: Path) -> None:
+    """Exploring may take all of it: ZeRO-1 and FSDP of the first option come before."""
+    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, budget_s=100.0)
+    assert found[State.ZERO1] == ["rows, rows (zero1)"]
+    assert found[State.FSDP] == ["rows, rows (fsdp)"]
+    assert len(found[State.BLOCK]) < 9

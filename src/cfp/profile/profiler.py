@@ -126,6 +126,8 @@ class _Profiler:
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
         ]
+        if self.scope.budget_s is not None:  # it may end while options are explored
+            stages.insert(2, ("training state split further", self._states))
         for i, (name, stage) in enumerate(stages):
             try:
                 stage()
