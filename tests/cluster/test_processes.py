@@ -103,6 +103,19 @@ def wait_for(log: Path, pattern: str, timeout_s: float = 120) -> None:
         time.sleep(0.05)
 
 
+def test_sigterm_ends_all_of_them(tmp_path: Path) -> None:
+    """JAX's runtime would keep it for itself, and a scheduler's patience is short."""
+    store = str(tmp_path / "store")
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        launched = subprocess.Popen(
+            [*LAUNCH, "profile", TARGET, *MESH, "--cache-dir", store], stdout=file, stderr=file
+        )
+    wait_for(log, r"\d+/\d+ programs")
+    launched.terminate()
+    assert launched.wait(20) == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_kill_9_during_profiling(
     going: list[subprocess.Popen[str]], tmp_path: Path, free_port: int, victim: int

@@ -53,6 +53,8 @@ class Membership:
                 yield team
 
     def _initialize(self) -> None:
+        update: Any = jax.config.update
+        update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
         try:
             jax.distributed.initialize(
                 self.coordinator, self.count, self.index, initialization_timeout=JOIN_S

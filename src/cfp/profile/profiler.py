@@ -127,7 +127,7 @@ class _Profiler:
             ("the fastest options alone", self._alone),
         ]
         if self.scope.budget_s is not None:  # it may end while options are explored
-            stages.insert(2, ("training state split further", self._states))
+            stages.insert(3, ("training state split further", self._states))
         for i, (name, stage) in enumerate(stages):
             try:
                 stage()
