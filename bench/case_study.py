@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from bench.cluster.spec import read_spec
-from bench.clustered import CFP, SHAPE, Cell
+from bench.clustered import CFP, SHAPE, Cell, add_cell_options
 from bench.communication import Row, measure, plans_of, sent_bytes
 from bench.environment import made_by
 from cfp import Plan
@@ -26,12 +26,7 @@ SHOWN = 12
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["moe", "llama"])
-    parser.add_argument("--cluster", default="slow_200mbit")
-    parser.add_argument("--mesh", default="4")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
-    parser.add_argument("--out", type=Path, default=OUT)
+    add_cell_options(parser, ("moe", "llama"), OUT)
     options = parser.parse_args()
     store = options.store.absolute()
     parts = [

@@ -6,6 +6,7 @@ its file has the measured full steps of every template, run in turn with the pla
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -51,6 +52,16 @@ class Cell:
         made = config(self.model, "small", batch=self.batch, **SHAPE)
         step, args = make_step(made, abstract=True)
         return model_flops(trace(step, *args))
+
+
+def add_cell_options(parser: argparse.ArgumentParser, models: Sequence[str], out: Path) -> None:
+    """Of a benchmark that looks at one cell of each model."""
+    parser.add_argument("--models", nargs="+", default=list(models), choices=MODELS)
+    parser.add_argument("--cluster", default="slow_200mbit")
+    parser.add_argument("--mesh", default="4")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
+    parser.add_argument("--out", type=Path, default=out)
 
 
 @dataclass(frozen=True, slots=True)

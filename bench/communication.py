@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
-from bench.clustered import CFP, MODELS, NAMES, SHAPE, Cell, plan_cell
+from bench.clustered import CFP, MODELS, NAMES, SHAPE, Cell, add_cell_options, plan_cell
 from bench.environment import made_by
 from cfp import Plan, load, templates
 from cfp.devices import make_mesh
@@ -42,12 +42,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--cluster", default="slow_200mbit")
-    parser.add_argument("--mesh", default="4")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
-    parser.add_argument("--out", type=Path, default=OUT)
+    add_cell_options(parser, MODELS, OUT)
     options = parser.parse_args()
     rows: list[Row] = []
     for model in options.models:

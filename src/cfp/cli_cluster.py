@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 import click
 
 from cfp.cluster.join import Membership
+from cfp.cluster.ports import free_port
 from cfp.errors import CfpError
 
 VARIABLES = ("CFP_COORDINATOR", "CFP_NUM_PROCESSES", "CFP_PROCESS_ID")
@@ -66,7 +66,7 @@ def launch(processes: int, command: tuple[str, ...]) -> None:
         cfp launch --processes 4 -- cfp plan gpt --size small --mesh 4 --platform cpu
         cfp launch --processes 2 -- cfp train gpt --size small --plan plan.json --platform cpu
     """
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
     started: list[subprocess.Popen[str]] = []
     try:
         for index in range(processes):
@@ -145,8 +145,3 @@ def _code(processes: Sequence[subprocess.Popen[str]]) -> int:
 def _echo(lines: TextIO, number: str) -> None:
     for line in lines:
         click.echo(f"[{number}] {line}", nl=False, err=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -1,9 +1,8 @@
-import socket
-
 import pytest
+
+from cfp.cluster import ports
 
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return ports.free_port("127.0.0.1")

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from cfp.errors import CfpError
 from cfp.profile import network
 from cfp.profile.machine import Machine
 from cfp.profile.network import find_network
+from cfp.profile.runner import RunnerLost
 from cfp.profile.store import Store
 
 MACHINE = replace(
@@ -56,6 +58,19 @@ def test_networks_are_kept_by_machine(tmp_path: Path, mesh: Mesh, times: dict[in
     with Store.open(tmp_path) as store:
         first = find(store, mesh)
         assert find(store, mesh, replace(MACHINE, hosts=(0, 0, 0, 0))) != first
+
+
+@pytest.mark.usefixtures("times")
+def test_a_network_that_does_not_work(
+    tmp_path: Path, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*given: object) -> float:
+        raise RunnerLost("process 1 on boxb: no answer in 120 s", ())
+
+    monkeypatch.setattr(network, "_time", lose)
+    said = "cannot talk to each other: process 1 on boxb"
+    with Store.open(tmp_path) as store, pytest.raises(CfpError, match=said):
+        find(store, mesh)
 
 
 @pytest.mark.usefixtures("times")

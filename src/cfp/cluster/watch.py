@@ -33,7 +33,7 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, (CfpError, KeyboardInterrupt)):
             over.wait(GRACE_S)  # it may be that another is gone: then the watcher ends us
-        team.end(f"{team.name(team.index).capitalize()} ended: {error or type(error).__name__}")
+        team.end(f"Lost {team.name(team.index)}: {error or type(error).__name__}")
         raise
     if not team.leads:
         with contextlib.suppress(LinkLost):  # the watcher notices, too

@@ -21,7 +21,7 @@ from cfp.profile.job import Failed, Job
 from cfp.profile.key import key_of
 from cfp.profile.lower import export
 from cfp.profile.machine import Machine
-from cfp.profile.runner import Runner
+from cfp.profile.runner import Runner, RunnerLost
 from cfp.profile.store import Record, Store
 from cfp.segments.fill import Fill
 
@@ -38,7 +38,10 @@ def find_network(runner: Runner, store: Store, machine: Machine, mesh: Mesh) -> 
     axes = [axis for axis in mesh.axis_names if _leaves(mesh, axis)]
     if not axes:
         return ""
-    times = [_time(runner, mesh, axis, size) for axis in axes for size in SIZES]
+    try:
+        times = [_time(runner, mesh, axis, size) for axis in axes for size in SIZES]
+    except RunnerLost as lost:
+        raise CfpError(f"The processes cannot talk to each other: {lost.reason}.") from None
     key = key_of(machine, "networks")
     record = store.get(key)
     known: list[dict[str, Any]] = [] if record is None else record.document["networks"]

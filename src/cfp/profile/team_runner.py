@@ -9,13 +9,13 @@ ones. A process whose worker dies says so; when the process itself is gone, so i
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cfp.cluster import LinkLost, Team
+from cfp.cluster.ports import free_port
 from cfp.errors import CfpError
 from cfp.profile.job import Compiled, Failed, Job, Shares
 from cfp.profile.member import Member, Startable
@@ -101,7 +101,7 @@ class TeamRunner:
             return
         self._generation += 1
         self._team.doing = "starting the workers"
-        self._tell("open", self._generation, _free_port())
+        self._tell("open", self._generation, free_port())
         waiting = set(range(self._team.count))
         deadline = time.monotonic() + OPEN_S
         while waiting:
@@ -159,7 +159,7 @@ class TeamRunner:
             case ("lost", generation, reason, during, hung) if generation == self._generation:
                 raise self._lost(f"{self._team.name(who)}: {reason}", during or busy, hung=hung)
             case ("stopped", reason):
-                raise CfpError(f"{self._team.name(who).capitalize()}: {reason}")
+                raise CfpError(f"On {self._team.name(who)}: {reason}")
             case ("finished", generation, answer) if generation == self._generation:
                 self._finish(who, answer)
         return who, message
@@ -221,8 +221,3 @@ def _mean(shares: Sequence[Shares]) -> Shares:
         sum(one.transfer_s for one in shares) / count,
         sum(one.waiting_s for one in shares) / count,
     )
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
