@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ MODELS = ("bert", "gpt", "moe", "llama")
 BATCHES = (4, 8, 16)
 CLUSTERS = ("slow_200mbit", "two_hosts_200mbit", "unshaped")
 MESHES = ("4", "2x2", "8", "2x4")
-SHAPE = {"layers": 2, "seq": 64}  # of every model, size `small`
+# of every model, size `small`: at batch 4 a layer's weights are three times its activations, at 16
+# it is the other way round
+SHAPE = {"layers": 2, "hidden": 128, "heads": 8, "seq": 32, "vocab": 512}
 CFP = "cfp"
 NAMES = ("data_parallel", "megatron", "zero1", "fsdp", "alpa", CFP)
 
@@ -76,10 +79,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What came of a cell. `splits` are the chosen plan's, by segment."""
+    """What came of a cell. `splits` are the chosen plan's, by segment; `held` is the share of the
+    weights that a device has: 1 in data parallel."""
 
     cell: Cell
     splits: str
+    held: float
     predicted_s: float
     seconds: float
     programs: int
@@ -97,7 +102,7 @@ class Planned:
         return a.low_s <= b.high_s and b.low_s <= a.high_s
 
 
-def plan_cell(cell: Cell, store: Path) -> Planned | None:
+def plan_cell(cell: Cell, store: Path, budget: str | None = None) -> Planned | None:
     """Plans it on its cluster, unless that was done before; None where it fails, which is said."""
     file = store / "plans" / f"{cell.name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +110,7 @@ def plan_cell(cell: Cell, store: Path) -> Planned | None:
         command = [sys.executable, "-m", "cfp", "plan", *cell.options(), "--beside", "all"]
         page = str(file.with_suffix(".html"))
         kept = ["--cache-dir", str(store), "--out", str(file), "--report", page]
+        kept += [] if budget is None else ["--budget", budget]
         print(f"== {cell.name}", file=sys.stderr)
         if run(read_spec(cell.cluster), [*command, *kept]):
             print(f"{cell.name} failed", file=sys.stderr)
@@ -121,11 +127,23 @@ def read_planned(cell: Cell, document: dict[str, Any]) -> Planned:
     return Planned(
         cell,
         _ranges([segment["splits"] for segment in evidence["segments"]]),
+        _held(document),
         document["predicted"]["time_s"],
         evidence["seconds"],
         evidence["programs"],
         steps,
     )
+
+
+def _held(document: dict[str, Any]) -> float:
+    sizes: dict[str, int] = document["mesh"]
+    whole = own = 0.0
+    for path, one in document["arguments"].items():
+        if path.startswith("state.params"):
+            axes = [a for dim in one["spec"] for a in (dim if isinstance(dim, list) else [dim])]
+            whole += math.prod(one["shape"])
+            own += math.prod(one["shape"]) / math.prod(sizes[a] for a in axes if a is not None)
+    return own / whole
 
 
 def _ranges(words: Sequence[str]) -> str:

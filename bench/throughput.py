@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--clusters", nargs="+", default=list(CLUSTERS))
     parser.add_argument("--meshes", nargs="+", default=list(MESHES))
+    parser.add_argument("--budget", help="of each plan, such as 3m [default: none]")
     parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
@@ -60,7 +61,7 @@ def main() -> None:
     done = [c for c in there if (store / "plans" / f"{c.name}.json").exists()]
     found: dict[Cell, Planned] = {}
     for cell in dict.fromkeys([*done, *asked]):
-        planned = plan_cell(cell, store)
+        planned = plan_cell(cell, store, options.budget)
         if planned is not None:
             found[cell] = planned
             rows = sorted(found.values(), key=_order)
@@ -136,16 +137,30 @@ def render(rows: Sequence[Planned], picture: str) -> str:
         "",
         "## The plans chosen",
         "",
-        "| cluster | mesh | model | batch | segments: splits by block | programs | planned in s |",
-        "|---|---|---|---|---|---|---|",
+        "Weights: the share of them that a device has, 1 in data parallel; where it is less they "
+        "are split, as in tensor parallel. " + changes(rows),
+        "",
+        "| cluster | mesh | model | batch | weights | segments: splits by block | programs "
+        "| planned in s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         cell = row.cell
         lines.append(
-            f"| {cell.cluster} | {cell.mesh} | {cell.model} | {cell.batch} | {row.splits} | "
-            f"{row.programs} | {row.seconds:.0f} |"
+            f"| {cell.cluster} | {cell.mesh} | {cell.model} | {cell.batch} | {row.held:.2f} | "
+            f"{row.splits} | {row.programs} | {row.seconds:.0f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def changes(rows: Sequence[Planned]) -> str:
+    """How many plans a model has, over batches and over clusters."""
+    found = []
+    for model in dict.fromkeys(row.cell.model for row in rows):
+        some = [row for row in rows if row.cell.model == model]
+        plans = {(row.cell.mesh, row.splits) for row in some}
+        found.append(f"{model} has {len(plans)} plans in {len(some)} cells")
+    return "; ".join(found) + "."
 
 
 def _time(row: Planned, name: str) -> str:
@@ -159,7 +174,7 @@ def _time(row: Planned, name: str) -> str:
 
 
 def draw(rows: Sequence[Planned], path: Path) -> None:
-    """Steps per second to data parallel's, a panel for each cluster and mesh."""
+    """Steps per second to the fastest's, a panel for each cluster and mesh."""
     panels = list(dict.fromkeys((row.cell.cluster, row.cell.mesh) for row in rows))
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(11, 2.6 * len(panels)), squeeze=False, layout="constrained"
@@ -171,14 +186,14 @@ def draw(rows: Sequence[Planned], path: Path) -> None:
             for row in some:
                 step = row.steps.get(name)
                 ran = step is not None and step.failed is None
-                base = row.steps["data_parallel"].time_s
-                heights.append(base / step.time_s if step is not None and ran else 0.0)
+                best_s = row.steps[row.best].time_s
+                heights.append(best_s / step.time_s if step is not None and ran else 0.0)
             at = [x + (i - len(NAMES) / 2) * 0.13 for x in range(len(some))]
             axis.bar(at, heights, width=0.12, label=name)
         axis.set_xticks(range(len(some)), [f"{r.cell.model}\n{r.cell.batch}" for r in some])
         axis.axhline(1.0, color="grey", linewidth=0.6)
         axis.set_title(f"{panel[0]}, mesh {panel[1]}", fontsize=10)
-        axis.set_ylabel("steps/s to\ndata parallel's", fontsize=8)
+        axis.set_ylabel("steps/s to\nthe fastest's", fontsize=8)
     axes[0, 0].legend(ncols=len(NAMES), fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)

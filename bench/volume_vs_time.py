@@ -1,9 +1,9 @@
 """Alpa's volume against measured communication: the paper's discrepancy figure.
 
 All ways to split a model with its layers alike are priced by Alpa's volume formula
-(`estimate_alpa`). The `--top` cheapest run as full steps, in turn, as the processes of a cluster;
-beside each stands the communication time that the profiler's trace shows. Were the formula right,
-both would order the plans alike (Kendall's tau 1).
+(`estimate_alpa`). The `--top` cheapest run as full steps, in turn, as the processes of a cluster,
+and CFP's plan with them; beside each stands the communication time that the profiler's trace shows.
+Were the formula right, both would order the plans alike (Kendall's tau 1).
 
 `python -m bench.volume_vs_time` writes bench/results/volume_vs_time.md. It needs root.
 """
@@ -13,18 +13,20 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
-from bench.clustered import SHAPE
+from bench.clustered import CFP, SHAPE, Cell, add_cell_options, plan_cell
 from bench.environment import made_by
 from bench.rank import kendall
-from cfp import Plan, analyze, compare
+from cfp import Plan, analyze, compare, load
 from cfp.blocks.pairs import find_pairs
 from cfp.cli_cluster import VARIABLES
 from cfp.cluster.join import Membership
@@ -36,60 +38,77 @@ from cfp.profile.kinds import find_kinds
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "volume_vs_time.md"
-TOP, ROUNDS, BATCH, DEVICES = 20, 5, 4, 4
+TOP, ROUNDS = 20, 6
 SAMPLE = 120  # ways that are priced: each is an integer program
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A plan, by how its segments are split; CFP's has no volume."""
+
+    splits: str
+    volume: float
+    time_s: float
+    communication_s: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["gpt", "llama"])
-    parser.add_argument("--cluster", default="slow_200mbit")
+    add_cell_options(parser, ("gpt", "llama"), OUT)
     parser.add_argument("--top", type=int, default=TOP)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--inside", help=argparse.SUPPRESS)  # what the cluster's processes run
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # the cluster's processes
     options = parser.parse_args()
-    if options.inside:
-        inside(options.models[0], options.top, Path(options.inside))
-        return
-    found: dict[str, list[dict[str, Any]]] = {}
+    store = options.store.absolute()
+    found: dict[str, list[Row]] = {}
     for model in options.models:
-        file = Path(".bench_store", "clusters", f"volume-{options.cluster}-{model}.json").absolute()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.volume_vs_time", "--models", model]
-        if not file.exists() and run(
-            read_spec(options.cluster),
-            [*command, "--top", str(options.top), "--inside", str(file)],
-        ):
-            continue
-        found[model] = json.loads(file.read_text())
-        options.out.write_text(render(found, options.cluster))
+        cell = Cell(model, options.batch, options.cluster, options.mesh)
+        if options.inside:
+            inside(cell, options.top, store, options.inside)
+            return
+        if rows := measure(cell, options.top, store):
+            found[model] = rows
+            options.out.write_text(render(found, options.cluster, options.mesh, options.batch))
     print(options.out.read_text())
 
 
-def inside(model: str, top: int, file: Path) -> None:
+def measure(cell: Cell, top: int, store: Path) -> list[Row]:
+    """On its cluster, unless that was done before; nothing where it fails, which is said."""
+    file = store / "volume" / f"{cell.name}.json"
+    if not file.exists():
+        if plan_cell(cell, store) is None:
+            return []
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "bench.volume_vs_time", "--models", cell.model]
+        where = ["--cluster", cell.cluster, "--mesh", cell.mesh, "--batch", str(cell.batch)]
+        rest = ["--store", str(store), "--top", str(top), "--inside", str(file)]
+        if run(read_spec(cell.cluster), [*command, *where, *rest]):
+            print(f"{cell.name} failed", file=sys.stderr)
+            return []
+    return [Row(**row) for row in json.loads(file.read_text())]
+
+
+def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
     """One process of the cluster: all make the same plans, process 0 writes."""
     address, count, index = (os.environ[name] for name in VARIABLES)
-    with Membership(address, int(count), int(index)).joined(DEVICES, "cpu") as team:
-        mesh = make_mesh((DEVICES,), "cpu")
-        step, args = make_step(config(model, "small", batch=BATCH, **SHAPE), abstract=True)
+    shape = tuple(map(int, cell.mesh.split("x")))
+    with Membership(address, int(count), int(index)).joined(math.prod(shape), "cpu") as team:
+        mesh = make_mesh(shape, "cpu")
+        made = config(cell.model, "small", batch=cell.batch, **SHAPE)
+        step, args = make_step(made, abstract=True)
         priced = cheapest(step, args, mesh, top)
         plans = {f"{i}": plan for i, (_, _, plan) in enumerate(priced)}
-        result = compare(step, *args, mesh=mesh, plans=plans, rounds=ROUNDS, team=team)
+        ours = load(store / "plans" / f"{cell.name}.json", mesh=mesh)
+        result = compare(
+            step, *args, mesh=mesh, plans={**plans, CFP: ours}, rounds=ROUNDS, team=team
+        )
         if team is None or not team.leads:
             return
         rows = []
         for one in result.plans:
-            volume, splits, _ = priced[int(one.name)]
+            volume, splits, _ = (0.0, CFP, None) if one.name == CFP else priced[int(one.name)]
             if one.failed is None:
-                rows.append(
-                    {
-                        "splits": splits,
-                        "volume": volume,
-                        "time_s": one.time_s,
-                        "communication_s": one.communication_s,
-                    }
-                )
-        file.write_text(json.dumps(rows))
+                rows.append(Row(splits, volume, one.time_s, one.communication_s or 0.0))
+        file.write_text(json.dumps([asdict(row) for row in rows]))
 
 
 def cheapest(step: Any, args: Any, mesh: Any, top: int) -> list[tuple[float, str, Plan]]:
@@ -123,31 +142,33 @@ def cheapest(step: Any, args: Any, mesh: Any, top: int) -> list[tuple[float, str
     return sorted(found, key=lambda one: one[0])[:top]
 
 
-def render(found: dict[str, list[dict[str, Any]]], cluster: str) -> str:
+def render(found: dict[str, list[Row]], cluster: str, mesh: str, batch: int) -> str:
     lines = [
         "# Alpa's volume against measured communication",
         "",
         made_by("bench.volume_vs_time"),
         "",
-        f"Cluster `{cluster}` ({read_spec(cluster).description}), mesh {DEVICES}, batch {BATCH}, "
+        f"Cluster `{cluster}` ({read_spec(cluster).description}), mesh {mesh}, batch {batch}, "
         f"size `small` with {', '.join(f'{k} {v}' for k, v in SHAPE.items())}. Of {SAMPLE} ways "
         "drawn at random, layers alike, those that Alpa's formula finds cheapest.",
         "",
         "| model | plans | tau: volume, communication | tau: volume, step | slowest / fastest step "
-        "| of the cheapest |",
-        "|---|---|---|---|---|---|",
+        "| the cheapest to the fastest | CFP's plan to the fastest |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for model, rows in found.items():
-        volumes = [row["volume"] for row in rows]
-        steps = [row["time_s"] for row in rows]
-        talks = [row["communication_s"] or 0.0 for row in rows]
-        first = min(rows, key=lambda row: row["volume"])
+    for model, every in found.items():
+        rows = [row for row in every if row.splits != CFP]
+        (ours,) = (row for row in every if row.splits == CFP)
+        volumes = [row.volume for row in rows]
+        steps = [row.time_s for row in rows]
+        talks = [row.communication_s for row in rows]
+        first = min(rows, key=lambda row: row.volume)
         lines.append(
             f"| {model} | {len(rows)} | {kendall(volumes, talks):.2f} | "
             f"{kendall(volumes, steps):.2f} | {max(steps) / min(steps):.1f} | "
-            f"{first['time_s'] / min(steps):.2f}x the fastest |"
+            f"{first.time_s / min(steps):.2f} | {ours.time_s / min(steps):.2f} |"
         )
-    for model, rows in found.items():
+    for model, every in found.items():
         lines += [
             "",
             f"## {model}",
@@ -155,10 +176,11 @@ def render(found: dict[str, list[dict[str, Any]]], cluster: str) -> str:
             "| volume (millions) | communication ms | step ms | splits: embedding; layer; head |",
             "|---|---|---|---|",
         ]
-        for row in sorted(rows, key=lambda row: row["volume"]):
+        for row in sorted(every, key=lambda row: row.volume):
+            volume = "" if row.splits == CFP else f"{row.volume / 1e6:.2f}"
             lines.append(
-                f"| {row['volume'] / 1e6:.2f} | {(row['communication_s'] or 0) * 1e3:.0f} | "
-                f"{row['time_s'] * 1e3:.0f} | {row['splits']} |"
+                f"| {volume} | {row.communication_s * 1e3:.0f} | {row.time_s * 1e3:.0f} | "
+                f"{row.splits} |"
             )
     return "\n".join(lines) + "\n"
 

@@ -42,7 +42,7 @@ def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     assert {"data_parallel"} < names
     with Store.open(store) as kept:
         places = {record.environment for record in kept.entries() if record.program != "networks"}
-    assert all("2 processes on 1 hosts, network " in place for place in places)
+    assert all("2 processes on 1 host, network " in place for place in places)
 
     options = ["train", TARGET, "--steps", "4", "--platform", "cpu", "--json"]
     alone = json.loads(finish([*CFP, *options]).stdout)

@@ -74,6 +74,27 @@ def test_rounds_end_once_runs_agree(clock: Clock) -> None:
     assert len(turns(wobbles, "a", "b", effort=effort)["b"].runs_s) == 10
 
 
+@pytest.mark.parametrize(
+    ("run_s", "fewest", "warm", "counted"),
+    [(1.0, 3, 2, 3), (1.0, 6, 2, 6), (0.4, 3, 2, 5), (0.01, 3, 5, 10)],
+)
+def test_long_programs_run_less_often(
+    clock: Clock, run_s: float, fewest: int, warm: int, counted: int
+) -> None:
+    """Once there is plenty of each. A short one beside them keeps all going."""
+    effort = Effort(plenty_s=2.0, fewest=fewest)
+    runner = FakeRunner(clock, {"a": run_s, "b": 2 * run_s}, slow=_wobble)
+    found = turns(runner, "a", "b", effort=effort)
+    assert [len(found[key].runs_s) for key in "ab"] == [counted, counted]
+    assert len(runner.ran()) == 2 * (warm + counted)
+    beside = FakeRunner(clock, {"a": run_s, "b": 0.01}, slow=_wobble)
+    assert len(turns(beside, "a", "b", effort=effort)["a"].runs_s) == 10
+
+
+def _wobble(now: float) -> float:
+    return 1.0 + 0.1 * (int(now * 100) % 3)
+
+
 def test_a_disturbed_run_changes_nothing_but_the_spread(clock: Clock) -> None:
     runs = {14: 9.0}
 

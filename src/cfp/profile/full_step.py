@@ -15,6 +15,7 @@ from cfp.profile.campaign import Campaign
 from cfp.profile.machine import Machine
 from cfp.profile.measurement import Measurement
 from cfp.profile.requests import Request, layout_request
+from cfp.profile.turns import AGREEING
 from cfp.segments.extract import Extract
 
 
@@ -56,7 +57,9 @@ def measure_steps(
         for name, (analysis, layouts) in plans.items()
     }
     usual = campaign.effort
-    campaign.effort = replace(usual, wave=max(len(requests), 1), enough_s=enough_s)
+    campaign.effort = replace(
+        usual, wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING
+    )
     try:
         campaign.measure(requests.values(), together=True)
     finally:

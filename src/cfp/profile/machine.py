@@ -84,7 +84,8 @@ class Machine:
         flags = f", {' '.join(self.flags)}" if self.flags else ""
         many = ""
         if self.hosts:
-            many = f", {len(set(self.processes))} processes on {len(set(self.hosts))} hosts"
+            hosts = len(set(self.hosts))
+            many = f", {len(set(self.processes))} processes on {hosts} host{'s' * (hosts > 1)}"
         network = f", network {self.network}" if self.network else ""
         return f"{shape} {kind}{many}{network}, jax {self.jax}{flags}"
 

@@ -39,7 +39,7 @@ from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
 from cfp.profile.line_up import line_up, local_devices
 from cfp.segments.fill import SEED, Fill
 
-TRACED_RUNS = 3
+TRACED_RUNS = 2
 POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
 _NAMES = re.compile(r'jax\.result_info = "[^"]*"|@call_exported_\w+')  # what is said of a program
 _log = logging.getLogger(__name__)

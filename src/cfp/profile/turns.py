@@ -31,8 +31,9 @@ class Effort:
 
     `wave` programs are compiled at once and run in turn. Rounds go on after `repeats`, up to `MORE`
     times as many, until there were `enough_s` seconds of them for every program. They end early,
-    and so does warming up, once the last runs of every program differ by less than `steady`.
-    `hang_s` is how long a run may take before the worker counts as hung, if nothing slower is
+    and so does warming up, once the last runs of every program differ by less than `steady`; or,
+    where runs are long, once every program ran `fewest` times and for `plenty_s` seconds: a second
+    of running has most of the machine's noise averaged already. `hang_s` is how long a run may take before the worker counts as hung, if nothing slower is
     known.
     """
 
@@ -40,12 +41,14 @@ class Effort:
     repeats: int = 10
     enough_s: float = 0.0
     steady: float = 0.0
+    fewest: int = FEW
+    plenty_s: float = float("inf")
     cutoff: float = 3.0
     wave: int = 4
     hang_s: float = 60.0
 
 
-USUAL = Effort(steady=0.02)
+USUAL = Effort(steady=0.02, plenty_s=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Turns:
         self._run_anchor()  # how slow the machine is, before anything is given up
         for _ in range(self.effort.warmups):
             self._round(self._warm)
-            if self._steady(self._warm, 2):
+            if self._steady(self._warm, 2) or self._plenty(self._warm, 2, self.effort.plenty_s / 4):
                 break
         start = time.monotonic()
         for done in range(self.effort.repeats * MORE):
@@ -89,6 +92,8 @@ class Turns:
             if done >= self.effort.repeats and spent_s >= self.effort.enough_s * len(keys):
                 break
             if self._steady(self._runs, AGREEING):
+                break
+            if self._plenty(self._runs, self.effort.fewest, self.effort.plenty_s):
                 break
             self._run_anchor()
             self._round(self._runs)
@@ -127,6 +132,11 @@ class Turns:
             len(some) == count and max(some) - min(some) < self.effort.steady * min(some)
             for some in last
         )
+
+    def _plenty(self, runs: Mapping[str, list[float]], fewest: int, seconds: float) -> bool:
+        """Each ran for so long that more would cost more than it tells."""
+        every = [runs[key] for key in self._live()]
+        return all(len(r) >= fewest and sum(r) >= seconds for r in every)
 
     def _run_anchor(self) -> None:
         if self.anchor is None or not self._live() or time.monotonic() >= self.deadline:
