@@ -7,10 +7,12 @@ its file has the measured full steps of every template, run in turn with the pla
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +20,9 @@ from typing import Any
 
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
+from cfp.cli_cluster import VARIABLES
+from cfp.cluster import Team
+from cfp.cluster.join import Membership
 from cfp.models import config, make_step
 from cfp.trace import trace
 from cfp.training.flops import model_flops
@@ -100,6 +105,28 @@ class Planned:
     def ties(self, name: str, other: str) -> bool:
         a, b = self.steps[name], self.steps[other]
         return a.low_s <= b.high_s and b.low_s <= a.high_s
+
+
+def run_inside(cluster: str, module: str, words: Sequence[str], file: Path) -> Any:
+    """What a benchmark finds when its processes are the cluster's (`--inside`), kept in a file.
+    None where it fails, which is said."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", module, *words, "--inside", str(file)]
+        print(f"== {module}: {file.stem}", file=sys.stderr)
+        if run(read_spec(cluster), command):
+            print(f"{module}: {file.stem} failed", file=sys.stderr)
+            return None
+    return json.loads(file.read_text())
+
+
+@contextlib.contextmanager
+def joined(devices: int) -> Iterator[Team]:
+    """The processes of the cluster this is one of, which have so many CPU devices together."""
+    address, count, index = (os.environ[name] for name in VARIABLES)
+    with Membership(address, int(count), int(index)).joined(devices, "cpu") as team:
+        assert team is not None, "a cluster has several processes"
+        yield team
 
 
 def plan_cell(cell: Cell, store: Path, budget: str | None = None) -> Planned | None:

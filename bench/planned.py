@@ -14,6 +14,7 @@ from rich.console import Console
 from cfp import Analysis, Plan, analyze
 from cfp.audit import ENOUGH_S
 from cfp.candidates import Candidates
+from cfp.cluster import Team
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
@@ -56,10 +57,12 @@ def make_case(model: str, batch: int, shape: Sequence[int], **options: Any) -> C
 
 class Bench:
     """`with Bench(case, store) as bench:` has the case's segments measured, and measures full steps
-    of any plan: one option per segment, by number."""
+    of any plan: one option per segment, by number. With a `team`, whose leader this is, all its
+    processes measure."""
 
-    def __init__(self, case: Case, store: Path, wave: int) -> None:
+    def __init__(self, case: Case, store: Path, wave: int, team: Team | None = None) -> None:
         self.case = case
+        self._team = team
         self._store = store
         self._effort = replace(USUAL, wave=wave)
 
@@ -67,7 +70,11 @@ class Bench:
         case = self.case
         self.progress = TerminalProgress(Console(stderr=True))
         self._opened = open_campaign(
-            case.mesh, cache_dir=self._store, effort=self._effort, progress=self.progress
+            case.mesh,
+            cache_dir=self._store,
+            effort=self._effort,
+            progress=self.progress,
+            team=self._team,
         )
         self.campaign: Campaign = self._opened.__enter__()
         self.profile = measure_segments(self.campaign, case.analysis, case.mesh, Scope())

@@ -11,28 +11,38 @@ layer is split in its own way. Each is predicted from the segments, priced by Al
               order the others
 
 `python -m bench.prediction` writes bench/results/prediction.md. Stopped, it goes on where it was
-(`--store`). For times worth keeping run it on an otherwise idle machine.
+(`--store`). For times worth keeping run it on an otherwise idle machine. With `--cluster` it is
+measured as the processes of a test cluster instead (`bench.cluster`, which needs root), where the
+network decides and runs differ little.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import math
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench import clustered
+from bench.cluster.spec import read_spec
+from bench.clustered import joined, run_inside
 from bench.environment import made_by
-from bench.planned import LAYERS, MODELS, SHAPE, Bench, make_case
+from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from bench.rank import kendall
 from cfp.blocks.pairs import find_pairs
+from cfp.cluster import Team
+from cfp.profile.together import together
 from cfp.search import Point
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "prediction.md"
 PLANS = 30
 BATCH = 8
+MESH = (4,)
 APART = 0.05
 
 
@@ -52,21 +62,48 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path(".bench_store"))
     parser.add_argument("--plans", type=int, default=PLANS)
     parser.add_argument("--wave", type=int, default=4, help="programs compiled at once")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--cluster", help="such as slow_200mbit [default: one process]")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # the cluster's processes
     options = parser.parse_args()
+    store = options.store.absolute()
+    if options.inside:
+        inside(options.models[0], store, options.plans, options.wave, options.inside)
+        return
     found: dict[str, list[Row]] = {}
+    out = options.out or OUT.with_stem("_".join(filter(None, [OUT.stem, options.cluster])))
     for model in options.models:
-        found[model] = run(model, options.store, options.plans, options.wave)
-        options.out.write_text(render(found))
-    print(options.out.read_text())
+        if options.cluster is None:
+            case = make_case(model, BATCH, MESH)
+            found[model] = run(case, store, options.plans, options.wave)
+        else:
+            words = ["--models", model, "--store", str(store), "--plans", str(options.plans)]
+            file = store / "clusters" / "prediction" / f"{options.cluster}-{model}.json"
+            rows = run_inside(options.cluster, "bench.prediction", words, file)
+            if rows is None:
+                continue
+            found[model] = [Row(**row) for row in rows]
+        out.write_text(render(found, options.cluster))
+    print(out.read_text())
 
 
-def run(model: str, store: Path, plans: int, wave: int) -> list[Row]:
-    case = make_case(model, BATCH, (4,))
+def inside(model: str, store: Path, plans: int, wave: int, file: Path) -> None:
+    """One process of a cluster; process 0 decides, and writes."""
+    with joined(math.prod(MESH)) as team:
+        case = make_case(model, BATCH, MESH, **clustered.SHAPE)
+
+        def decide(team: Team | None) -> None:
+            rows = run(case, store / "clusters", plans, wave, team)
+            file.write_text(json.dumps([asdict(row) for row in rows]))
+
+        together(case.mesh, team, None, decide)
+
+
+def run(case: Case, store: Path, plans: int, wave: int, team: Team | None = None) -> list[Row]:
     graph, blocks = case.analysis.graph, case.analysis.grouping
     pairs = find_pairs(graph, blocks.parameters)
     rows = []
-    with Bench(case, store, wave) as bench:
+    with Bench(case, store, wave, team) as bench:
         points = draw(bench, plans)
         for point, (plan, measured) in zip(points, bench.full_steps(points), strict=True):
             if measured.failed is not None or measured.memory is None:
@@ -77,7 +114,7 @@ def run(model: str, store: Path, plans: int, wave: int) -> list[Row]:
                     bench.candidates.show(point),
                     plan.predicted.time_s,
                     measured.usual_s,
-                    estimate_alpa(graph, (4,), layouts, parameters=blocks.parameters, pairs=pairs),
+                    estimate_alpa(graph, MESH, layouts, parameters=blocks.parameters, pairs=pairs),
                     plan.predicted.memory_bytes,
                     measured.memory.total_bytes,
                 )
@@ -105,15 +142,20 @@ def draw(bench: Bench, count: int) -> list[Point]:
     return list(found.values())
 
 
-def render(found: dict[str, list[Row]]) -> str:
-    sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
+def render(found: dict[str, list[Row]], cluster: str | None) -> str:
+    shape = SHAPE if cluster is None else clustered.SHAPE
+    depth = f"{LAYERS} layers (MoE {LAYERS + 1}), " if cluster is None else ""
+    sizes = ", ".join(f"{name} {value}" for name, value in shape.items())
+    where = "4 virtual CPU devices"
+    if cluster is not None:
+        where += f" on `{cluster}`: {read_spec(cluster).description}"
     lines = [
         "# Predicted against measured full steps",
         "",
         made_by("bench.prediction"),
         "",
-        f"Models of size `small` with {LAYERS} layers (MoE {LAYERS + 1}), batch {BATCH}, {sizes}; "
-        f"4 virtual CPU devices. Taus in brackets are over pairs more than {APART:.0%} apart.",
+        f"Models of size `small` with {depth}{sizes}, batch {BATCH}; {where}. Taus in brackets are "
+        f"over pairs more than {APART:.0%} apart.",
         "",
         "| model | plans | slowest / fastest | median error | worst error | tau, predicted "
         "| tau, Alpa's volume | memory: median error | worst |",

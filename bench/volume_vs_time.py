@@ -14,22 +14,17 @@ import argparse
 import itertools
 import json
 import math
-import os
 import random
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster.run import run
 from bench.cluster.spec import read_spec
-from bench.clustered import CFP, SHAPE, Cell, add_cell_options, plan_cell
+from bench.clustered import CFP, SHAPE, Cell, add_cell_options, joined, plan_cell, run_inside
 from bench.environment import made_by
 from bench.rank import kendall
 from cfp import Plan, analyze, compare, load
 from cfp.blocks.pairs import find_pairs
-from cfp.cli_cluster import VARIABLES
-from cfp.cluster.join import Membership
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
@@ -73,25 +68,19 @@ def main() -> None:
 
 def measure(cell: Cell, top: int, store: Path) -> list[Row]:
     """On its cluster, unless that was done before; nothing where it fails, which is said."""
+    if plan_cell(cell, store) is None:
+        return []
+    where = ["--cluster", cell.cluster, "--mesh", cell.mesh, "--batch", str(cell.batch)]
+    words = ["--models", cell.model, *where, "--store", str(store), "--top", str(top)]
     file = store / "volume" / f"{cell.name}.json"
-    if not file.exists():
-        if plan_cell(cell, store) is None:
-            return []
-        file.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.volume_vs_time", "--models", cell.model]
-        where = ["--cluster", cell.cluster, "--mesh", cell.mesh, "--batch", str(cell.batch)]
-        rest = ["--store", str(store), "--top", str(top), "--inside", str(file)]
-        if run(read_spec(cell.cluster), [*command, *where, *rest]):
-            print(f"{cell.name} failed", file=sys.stderr)
-            return []
-    return [Row(**row) for row in json.loads(file.read_text())]
+    found = run_inside(cell.cluster, "bench.volume_vs_time", words, file)
+    return [Row(**row) for row in found or []]
 
 
 def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
     """One process of the cluster: all make the same plans, process 0 writes."""
-    address, count, index = (os.environ[name] for name in VARIABLES)
     shape = tuple(map(int, cell.mesh.split("x")))
-    with Membership(address, int(count), int(index)).joined(math.prod(shape), "cpu") as team:
+    with joined(math.prod(shape)) as team:
         mesh = make_mesh(shape, "cpu")
         made = config(cell.model, "small", batch=cell.batch, **SHAPE)
         step, args = make_step(made, abstract=True)
@@ -101,7 +90,7 @@ def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
         result = compare(
             step, *args, mesh=mesh, plans={**plans, CFP: ours}, rounds=ROUNDS, team=team
         )
-        if team is None or not team.leads:
+        if not team.leads:
             return
         rows = []
         for one in result.plans:

@@ -32,9 +32,9 @@ def test_every_distinct_segment_runs_alone(name: str, options: dict[str, int]) -
         assert programs[0].times == analysis.segments[kind.representative].trips
         for program in programs:
             inputs = example_inputs(graph, program.inputs)
-            outputs = jax.jit(lambda *x, p=program: p.run(graph, x))(*inputs)
-            again = example_inputs(graph, program.inputs, seed=1)
-            moved = jax.jit(lambda *x, p=program: p.run(graph, x))(*again)
+            run = jax.jit(lambda *x, p=program: p.run(graph, x))
+            outputs = run(*inputs)
+            moved = run(*example_inputs(graph, program.inputs, seed=1))
             for value, a, b in zip(program.outputs, outputs, moved, strict=True):
                 assert a.shape == graph.values[value].shape
                 assert a.dtype == graph.values[value].dtype
