@@ -18,6 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
 from cfp.cli_cluster import VARIABLES
@@ -55,10 +57,19 @@ class Cell:
         where = ["--mesh", self.mesh, "--platform", "cpu"]
         return [self.model, "--size", "small", "--batch", str(self.batch), *shape, *where]
 
-    def flops(self) -> float:
-        """Of one step, over all devices."""
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self.mesh.split("x")))
+
+    def step(self) -> tuple[Any, tuple[Any, ...]]:
+        """As the commands make it, and its abstract arguments."""
         made = config(self.model, "small", batch=self.batch, **SHAPE)
         step, args = make_step(made, abstract=True)
+        return jax.jit(step, donate_argnums=0), args
+
+    def flops(self) -> float:
+        """Of one step, over all devices."""
+        step, args = self.step()
         return model_flops(trace(step, *args))
 
 

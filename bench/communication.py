@@ -24,7 +24,6 @@ from bench.clustered import CFP, MODELS, NAMES, SHAPE, Cell, add_cell_options, p
 from bench.environment import made_by
 from cfp import Plan, load, templates
 from cfp.devices import make_mesh
-from cfp.models import config, make_step
 
 OUT = Path(__file__).parent / "results" / "communication.md"
 ROUNDS = 7
@@ -89,8 +88,8 @@ def measure(cell: Cell, store: Path) -> list[Row]:
 
 def plans_of(cell: Cell, ours: Path) -> dict[str, Plan]:
     """By name, on virtual devices: what the compiler makes of them is the same."""
-    mesh = make_mesh(tuple(map(int, cell.mesh.split("x"))), "cpu")
-    step, args = make_step(config(cell.model, "small", batch=cell.batch, **SHAPE), abstract=True)
+    mesh = make_mesh(cell.mesh_shape, "cpu")
+    step, args = cell.step()
     found = {
         name: getattr(templates, name)(step, *args, mesh=mesh) for name in NAMES if name != CFP
     }

@@ -26,7 +26,6 @@ from bench.rank import kendall
 from cfp import Plan, analyze, compare, load
 from cfp.blocks.pairs import find_pairs
 from cfp.devices import make_mesh
-from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
 from cfp.profile.kinds import find_kinds
@@ -79,11 +78,9 @@ def measure(cell: Cell, top: int, store: Path) -> list[Row]:
 
 def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
     """One process of the cluster: all make the same plans, process 0 writes."""
-    shape = tuple(map(int, cell.mesh.split("x")))
-    with joined(math.prod(shape)) as team:
-        mesh = make_mesh(shape, "cpu")
-        made = config(cell.model, "small", batch=cell.batch, **SHAPE)
-        step, args = make_step(made, abstract=True)
+    with joined(math.prod(cell.mesh_shape)) as team:
+        mesh = make_mesh(cell.mesh_shape, "cpu")
+        step, args = cell.step()
         priced = cheapest(step, args, mesh, top)
         plans = {f"{i}": plan for i, (_, _, plan) in enumerate(priced)}
         ours = load(store / "plans" / f"{cell.name}.json", mesh=mesh)
