@@ -12,21 +12,27 @@ from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
 
 ENOUGH_S = 2.0  # of runs of each step: on them the choice rests
+NO_TIME = "the budget ended before it was compiled"
 
 
 def audit(campaign: Campaign, plans: Mapping[str, Plan]) -> dict[str, MeasuredStep]:
-    """Measures the step under every plan; all of them are of one mesh and know their step."""
+    """Measures the step under every plan; all of them are of one mesh and know their step. Those
+    that a deadline leaves no time for are `failed`."""
     bounds = {name: plan.known("audit") for name, plan in plans.items()}
     steps = {name: (bound.analysis, bound.layouts) for name, bound in bounds.items()}
     mesh = next(iter(plans.values())).mesh
     found = measure_steps(campaign, mesh, steps, enough_s=ENOUGH_S)
     return {
-        name: _step(name, found[name], None if plan.predicted is None else plan.predicted.time_s)
+        name: _step(
+            name, found.get(name), None if plan.predicted is None else plan.predicted.time_s
+        )
         for name, plan in plans.items()
     }
 
 
-def _step(name: str, found: Measurement, predicted_s: float | None) -> MeasuredStep:
+def _step(name: str, found: Measurement | None, predicted_s: float | None) -> MeasuredStep:
+    if found is None:
+        return MeasuredStep(name, predicted_s, 0.0, 0.0, 0.0, 0, NO_TIME)
     if found.failed is not None or found.memory is None:
         return MeasuredStep(name, predicted_s, 0.0, 0.0, 0.0, 0, found.failed or "no memory figure")
     low_s, high_s = median_interval([run_s / found.drift for run_s in found.runs_s])

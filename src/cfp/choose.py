@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cfp.audit import audit
+from cfp.audit import NO_TIME, audit
 from cfp.candidates import Candidate, Candidates
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
@@ -107,6 +107,8 @@ class Chooser:
         plans = {f"predicted {first + i + 1}": one.plan for i, one in enumerate(candidates)}
         beside = {} if first else {n: p for n, p in self.others.items() if isinstance(p, Plan)}
         steps = audit(self.campaign, {**plans, **beside})
+        if all(steps[name].failed == NO_TIME for name in plans):
+            raise OutOfTime
         for name, candidate in zip(plans, candidates, strict=True):
             step = steps[name]
             needs = None if step.failed is not None else step.memory_bytes

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cfp import choose
+from cfp.audit import NO_TIME
 from cfp.candidates import Candidate
 from cfp.choose import Chooser
 from cfp.errors import CfpError
@@ -73,6 +74,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Chooser, In
         wide: float = 0.01,
         fails: Sequence[int] = (),
         out_of_time: bool = False,
+        late: Sequence[int] = (),
         donated: bool = True,
     ) -> tuple[Chooser, InventedCandidates]:
         candidates = InventedCandidates(needs, donated)
@@ -83,8 +85,9 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Chooser, In
             found = {}
             for name, plan in plans.items():
                 number = plan.number
-                if number in fails:
-                    found[name] = MeasuredStep(name, None, 0.0, 0.0, 0.0, 0, "out of memory")
+                if number in (*fails, *late):
+                    why = NO_TIME if number in late else "out of memory"
+                    found[name] = MeasuredStep(name, None, 0.0, 0.0, 0.0, 0, why)
                 else:
                     seconds = (takes or {}).get(number, TIMES[number])
                     found[name] = step(name, seconds, needs[number], wide)
@@ -163,6 +166,17 @@ def test_out_of_time_is_as_without_audit_and_said(choosing: Choosing) -> None:
     chooser, _ = choosing(needs=(460, 360, 260, 160), limit=320, count=3, out_of_time=True)
     chosen = chooser.choose()
     assert chosen.candidate.point.choice == (2,)
+    assert chosen.notes[0].startswith("The budget ended before full steps were run")
+
+
+def test_of_those_that_were_measured_in_time(choosing: Choosing) -> None:
+    """If none was, the prediction counts."""
+    chosen = choosing(count=2, late=[0])[0].choose()
+    assert chosen.candidate.point.choice == (1,)
+    assert [s.failed for s in chosen.steps] == [None, NO_TIME]
+    chosen = choosing(count=2, late=[0, 1])[0].choose()
+    assert chosen.candidate.point.choice == (0,)
+    assert chosen.steps == ()
     assert chosen.notes[0].startswith("The budget ended before full steps were run")
 
 

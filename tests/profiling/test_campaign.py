@@ -110,6 +110,30 @@ def test_together_means_in_turn(clock: Clock, tmp_path: Path) -> None:
     assert second.known.keys() == {"a", "b", "c", "bad"}
 
 
+def test_together_goes_on_without_what_compiles_too_long(clock: Clock, tmp_path: Path) -> None:
+    """One program a second: in half of eight there are four."""
+
+    class Slow(FakeRunner):
+        def finished(self, timeout_s: float) -> list[Compiled | Failed]:
+            later, self.pending = self.pending[1:], self.pending[:1]
+            done = super().finished(timeout_s)
+            self.pending = later
+            return done
+
+        def drop(self, keys: Sequence[str]) -> None:
+            super().drop(keys)
+            self.pending = [key for key in self.pending if key not in keys]
+
+    runner = Slow(clock, dict.fromkeys("abcdefg", 0.1), compile_s=1.0)
+    effort = Effort(warmups=2, repeats=4, wave=7)
+    campaign = new_campaign(runner, tmp_path, effort=effort, budget_s=8.0)
+    campaign.measure(requests(*"abcdefg"), together=True)
+    assert campaign.known.keys() == set("abcd") == set(runner.ran())
+    assert not runner.pending
+    with pytest.raises(OutOfTime):  # what runs in its own time is waited for
+        new_campaign(runner, tmp_path, effort=effort, budget_s=2.5).measure(requests(*"efg"))
+
+
 def test_without_overlap_nothing_compiles_while_others_run(clock: Clock, tmp_path: Path) -> None:
     runner = FakeRunner(clock)
     new_campaign(runner, tmp_path, overlap=False).measure(requests(*"abcd"))

@@ -10,6 +10,7 @@ failed, with the reason. What else was in its wave is done again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -69,7 +70,8 @@ class Campaign:
     def measure(self, requests: Iterable[Request], *, together: bool = False) -> None:
         """Afterwards `known` has every request; raises `OutOfTime` if the budget ends before.
 
-        `together` measures all of them where one is missing, so that they run in turn."""
+        `together` measures all of them where one is missing, so that they run in turn; but without
+        those that are not compiled when half of the time left is over."""
         wanted = {request.key: request for request in requests}
         missing = wanted.keys() - self.known.keys()
         self._load(request for key, request in wanted.items() if key in missing)
@@ -82,18 +84,19 @@ class Campaign:
         todo = tuple(request for key, request in wanted.items() if key not in self.known)
         self.progress.expect(len(todo))
         try:
-            self._measure(todo)
+            self._measure(todo, together)
         finally:
             self._afresh = set()
 
-    def _measure(self, todo: Wave) -> None:
+    def _measure(self, todo: Wave, together: bool) -> None:
         size = self.effort.wave
         waves: deque[Wave] = deque(todo[i : i + size] for i in range(0, len(todo), size))
         while waves:
             wave = waves.popleft()
             trusted = not any(request.key in self._strikes for request in wave)
             try:
-                self._wave(wave, waves[0] if self.overlap and waves and trusted else ())
+                following = waves[0] if self.overlap and waves and trusted else ()
+                self._wave(wave, following, patient=not together)
                 self._losses = 0
             except RunnerLost as lost:
                 self._sent.clear()
@@ -147,15 +150,20 @@ class Campaign:
         )
         self.progress.measured(measurement, self._best.get(request.group))
 
-    def _wave(self, wave: Wave, following: Wave) -> None:
-        """Compiles and measures some programs."""
+    def _wave(self, wave: Wave, following: Wave, *, patient: bool) -> None:
+        """Compiles and measures some programs; if not `patient`, those that compile in time."""
         anchor = () if self._anchor is None else (self._anchor,)
         self.check_time()
         self.progress.compiling([request.name for request in wave])
         start = time.monotonic()
         self._submit((*anchor, *wave))
-        self._collect({request.key for request in (*anchor, *wave)})
+        until = math.inf if patient else start + (self.deadline - start) / 2
+        self._collect({request.key for request in (*anchor, *wave)}, until)
         self.compiling_s += time.monotonic() - start
+        late = [request.key for request in wave if request.key not in self._ready]
+        if late:
+            self._drop(late)
+        wave = tuple(request for request in wave if request.key not in late)
         for request in wave:
             answer = self._ready[request.key]
             if isinstance(answer, Failed):
@@ -186,9 +194,11 @@ class Campaign:
                 self.runner.submit(request.make())
                 self._sent.add(request.key)
 
-    def _collect(self, keys: set[str]) -> None:
-        """Waits until all of them are compiled, or have failed to."""
+    def _collect(self, keys: set[str], until: float) -> None:
+        """Waits until all of them are compiled, or have failed to; `until` then, if some are."""
         while not keys <= self._ready.keys():
+            if time.monotonic() >= until and len(keys & self._ready.keys()) > 1:
+                return
             for answer in self.runner.finished(min(1.0, self.check_time())):
                 self._ready[answer.key] = answer
                 if isinstance(answer, Compiled) and answer.seconds > 0:
@@ -197,7 +207,7 @@ class Campaign:
 
     def _run(self, wave: Sequence[Request]) -> None:
         anchor = None
-        if self._anchor is not None and isinstance(self._ready[self._anchor.key], Compiled):
+        if self._anchor is not None and isinstance(self._ready.get(self._anchor.key), Compiled):
             anchor = Anchor(self._anchor.key, self._anchor_s)
         limits = {  # with the start: the net time of a small program may be next to nothing
             request.key: self.effort.cutoff * (self._best[request.group] + self._overhead(request))

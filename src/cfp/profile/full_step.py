@@ -50,18 +50,17 @@ def measure_steps(
     enough_s: float = 0.0,
 ) -> dict[str, Measurement]:
     """Every plan's step, all in turn with one another: were some measured before, without the
-    others, they are again. One that does not run is `failed`. Short steps run more often, for
-    `enough_s` seconds each."""
+    others, they are again. One that does not run is `failed`; one that a deadline leaves no time
+    for is left out. Short steps run more often, for `enough_s` seconds each."""
     requests = {
         name: step_request(campaign.machine, mesh, analysis, layouts, name)
         for name, (analysis, layouts) in plans.items()
     }
     usual = campaign.effort
-    campaign.effort = replace(
-        usual, wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING
-    )
+    campaign.effort = replace(usual, wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING)
     try:
         campaign.measure(requests.values(), together=True)
     finally:
         campaign.effort = usual
-    return {name: campaign.known[request.key] for name, request in requests.items()}
+    known = campaign.known
+    return {name: known[one.key] for name, one in requests.items() if one.key in known}

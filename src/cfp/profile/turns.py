@@ -33,8 +33,8 @@ class Effort:
     times as many, until there were `enough_s` seconds of them for every program. They end early,
     and so does warming up, once the last runs of every program differ by less than `steady`; or,
     where runs are long, once every program ran `fewest` times and for `plenty_s` seconds: a second
-    of running has most of the machine's noise averaged already. `hang_s` is how long a run may take before the worker counts as hung, if nothing slower is
-    known.
+    of running has most of the machine's noise averaged already. `hang_s` is how long a run may take
+    before the worker counts as hung, if nothing slower is known.
     """
 
     warmups: int = 5
