@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from cfp.cluster.link import LinkLost
-from cfp.cluster.team import Team, TeamLost
+from cfp.cluster.team import Team
 from cfp.errors import CfpError
 
 FAREWELL_S = 60.0
@@ -26,8 +26,8 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
     if team is None:
         yield
         return
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(team, end, over), daemon=True).start()
+    finished, over = threading.Event(), threading.Event()
+    threading.Thread(target=_watch, args=(team, end, finished, over), daemon=True).start()
     try:
         yield
     except BaseException as error:
@@ -35,13 +35,17 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
             over.wait(GRACE_S)  # it may be that another is gone: then the watcher ends us
         team.end(f"Lost {team.name(team.index)}: {error or type(error).__name__}")
         raise
+    finished.set()
     if not team.leads:
         with contextlib.suppress(LinkLost):  # the watcher notices, too
             team.links[0].send("done")
     over.wait(FAREWELL_S)
 
 
-def _watch(team: Team, end: Callable[[str], None], over: threading.Event) -> None:
+def _watch(
+    team: Team, end: Callable[[str], None], finished: threading.Event, over: threading.Event
+) -> None:
+    """`finished`: this process has nothing left to do. `over`: no process has."""
     done: set[int] = set()
     while True:
         got = team.inbox.get(None)
@@ -49,8 +53,9 @@ def _watch(team: Team, end: Callable[[str], None], over: threading.Event) -> Non
         who, message = got
         match message:
             case None:
-                if not over.is_set():
+                if not over.is_set() and (team.leads or not finished.is_set()):
                     end(str(team.gone(who)))
+                over.set()
                 return
             case ("over", reason, _):
                 end(reason)
@@ -58,8 +63,9 @@ def _watch(team: Team, end: Callable[[str], None], over: threading.Event) -> Non
             case ("done",):
                 done.add(who)
                 if len(done) == team.count - 1:
-                    over.set()
-                    with contextlib.suppress(TeamLost):  # who is gone by now was done
-                        team.tell("bye")
+                    for link in team.links.values():
+                        with contextlib.suppress(LinkLost):  # who is gone by now was done
+                            link.send("bye")
+                    over.set()  # only now: the links are closed after it
             case ("bye",):
                 over.set()
