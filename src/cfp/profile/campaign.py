@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cfp.errors import CfpError
 from cfp.profile.job import Compiled, Failed
@@ -87,6 +88,16 @@ class Campaign:
             self._measure(todo, together)
         finally:
             self._afresh = set()
+
+    @contextmanager
+    def trying(self, **changes: Any) -> Iterator[None]:
+        """With another effort for a while."""
+        usual = self.effort
+        self.effort = replace(usual, **changes)
+        try:
+            yield
+        finally:
+            self.effort = usual
 
     def _measure(self, todo: Wave, together: bool) -> None:
         size = self.effort.wave

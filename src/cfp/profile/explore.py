@@ -65,8 +65,8 @@ class Explorer:
 
     `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
     blocks that hand tensors to one another (default: neighbours in order). `prior` is a cheap
-    guess of a combination's cost in any unit, zero or more. Every combination asked for must be
-    told, failures as None.
+    guess of a combination's cost in any unit, zero or more. `exists` says which combinations there
+    are (default: all). Every combination asked for must be told, failures as None.
     """
 
     def __init__(
@@ -78,11 +78,15 @@ class Explorer:
         limit: int | None = None,
         tolerance: float = 0.02,
         prior: Callable[[Combo], float] | None = None,
+        exists: Callable[[Combo], bool] | None = None,
     ) -> None:
         if not sizes or min(sizes) < 1:
             raise ValueError(f"`sizes` must be one or more per block, not {list(sizes)}.")
         self.sizes = tuple(sizes)
         self.space = math.prod(self.sizes)
+        self._exists = exists
+        if exists is not None and self.space <= ENUMERATED:
+            self.space = len(self._existing(self._every()))
         self._ranges = [range(size) for size in self.sizes]
         chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
         chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]
@@ -97,7 +101,8 @@ class Explorer:
         self._labels: dict[Hashable, int] = {}
         self._listed: tuple[Points, Rows] | None = None
         most = max(self.limit // 2, *self.sizes, 1)
-        self._design = list(regress.covering(self.sizes, self.pairs, most))
+        design = regress.covering(self.sizes, self.pairs, most)
+        self._design = [combo for combo in design if exists is None or exists(combo)]
         self._unit = 1.0
         if prior is not None:
             self._design.sort(key=prior)
@@ -262,14 +267,22 @@ class Explorer:
         """What may be asked for, and the number of its interface."""
         listed = self._listed
         if listed is None:
-            small = self.space <= ENUMERATED
-            rows = np.argwhere(np.ones(self.sizes)) if small else self._climb(model)
+            small = math.prod(self.sizes) <= ENUMERATED
+            rows = self._existing(self._every() if small else self._climb(model))
             listed = self._points(rows), np.array([self._label(c) for c in combos_of(rows)])
             self._listed = listed if small else None
         points, labels = listed
         known = {*self._told, *self._asked}
         free = np.array([combo not in known for combo in combos_of(points.rows)])
         return points.take(np.flatnonzero(free)), labels[free]
+
+    def _every(self) -> Rows:
+        return np.argwhere(np.ones(self.sizes))
+
+    def _existing(self, rows: Rows) -> Rows:
+        if self._exists is None:
+            return rows
+        return rows[[self._exists(combo) for combo in combos_of(rows)]]
 
     def _climb(self, model: Surrogate | None) -> Rows:
         """All that is seen when the best known, and some others, improve by one block at a time."""

@@ -4,7 +4,6 @@ kept in the store. This is what a prediction is checked against."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from jax.sharding import Mesh
 
@@ -56,11 +55,7 @@ def measure_steps(
         name: step_request(campaign.machine, mesh, analysis, layouts, name)
         for name, (analysis, layouts) in plans.items()
     }
-    usual = campaign.effort
-    campaign.effort = replace(usual, wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING)
-    try:
+    with campaign.trying(wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING):
         campaign.measure(requests.values(), together=True)
-    finally:
-        campaign.effort = usual
     known = campaign.known
     return {name: known[one.key] for name, one in requests.items() if one.key in known}

@@ -44,12 +44,13 @@ class Ledger:
         )
 
     def running(self, kind: int) -> list[tuple[Layouts, ...]]:
-        """How the options of a kind lie that run."""
-        return [
-            layouts
-            for option, layouts in self.layouts[kind].items()
-            if self.cost(self.kinds[kind], option) is not None
-        ]
+        """How the options of a kind lie that run, fastest first."""
+        times_s = {
+            option: cost.time_s
+            for option in self.layouts[kind]
+            if (cost := self.cost(self.kinds[kind], option)) is not None
+        }
+        return [self.layouts[kind][option] for option in sorted(times_s, key=times_s.__getitem__)]
 
     def _fixed(self, kind: Kind) -> float:
         known = self.campaign.known

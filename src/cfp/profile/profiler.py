@@ -21,16 +21,18 @@ from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
+from cfp.layouts import Layout, Layouts
 from cfp.layouts.state import State
 from cfp.profile.boundary import Crossing, find_crossings
 from cfp.profile.campaign import Campaign
-from cfp.profile.explore import Explorer
+from cfp.profile.factors import OptionExplorer
 from cfp.profile.kinds import Kind, Option, find_kinds
 from cfp.profile.ledger import Ledger
 from cfp.profile.machine import Machine
 from cfp.profile.profile import Profile
 from cfp.profile.progress import Progress
 from cfp.profile.requests import (
+    Resharding,
     cut_requests,
     idle_request,
     resharding_request,
@@ -41,6 +43,8 @@ from cfp.profile.turns import Effort, OutOfTime
 
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
+SMALL = 16  # reshardings compiled and run in turn: next to nothing each
+LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
 GAINING = 3  # so many of them where that gains
@@ -156,27 +160,30 @@ class _Profiler:
                     self.ledger.measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
-        explorers = {kind.index: _explorer(kind) for kind in self.kinds}
+        explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
         for kind in self.kinds:
-            explorers[kind.index].tell(*self._told(kind, _first(kind)))
+            self._tell(explorers[kind.index], kind, _first(kind))
         while True:
             asked = []
             for kind in self.kinds:
-                combos = [] if self.finished[kind.index] else explorers[kind.index].ask(BATCH)
-                asked += [(kind, Option(combo)) for combo in combos]
-                self.finished[kind.index] = not combos
+                more = [] if self.finished[kind.index] else explorers[kind.index].ask(BATCH)
+                asked += [(kind, option) for option in more]
+                self.finished[kind.index] = not more
             if not asked:
                 return
             self.ledger.measure(asked)
             for kind, option in asked:
-                explorers[kind.index].tell(*self._told(kind, option))
+                self._tell(explorers[kind.index], kind, option)
+            if self.scope.budget_s is not None:  # what was found is of use when it ends
+                self._reshard(LEADING)
 
-    def _told(self, kind: Kind, option: Option) -> tuple[tuple[int, ...], float | None, bool]:
+    def _tell(self, explorer: OptionExplorer, kind: Kind, option: Option) -> None:
         cost = self.ledger.cost(kind, option)
         if cost is None:
-            return option.combo, None, False
-        time_s = cost.at_least_s if cost.rough else cost.time_s
-        return option.combo, max(time_s, RESOLUTION_S), cost.rough
+            explorer.tell(option, None, False)
+        else:
+            time_s = cost.at_least_s if cost.rough else cost.time_s
+            explorer.tell(option, max(time_s, RESOLUTION_S), cost.rough)
 
     def _states(self) -> None:
         """Where memory counts, of all finalists. Else of the fastest, and of the others only if it
@@ -227,23 +234,27 @@ class _Profiler:
         limit = self.scope.memory_limit_bytes
         return limit is not None and kept + scratch > limit
 
-    def _reshard(self) -> None:
-        """Every pair of layouts that options on the two sides of a boundary may need."""
+    def _reshard(self, leading: int | None = None) -> None:
+        """Every pair of layouts that options on the two sides of a boundary may need, those of fast
+        options first. `leading`: of so many layouts, those of the fastest options."""
+        wanted: list[tuple[int, Resharding]] = []
         for boundary in dict.fromkeys(crossing.boundary for crossing in self.crossings):
-            sides = (
-                self.ledger.running(boundary.source.kind),
-                self.ledger.running(boundary.target.kind),
-            )
-            lie = [
-                {end.layout(layouts): layouts for layouts in side}
-                for end, side in zip((boundary.source, boundary.target), sides, strict=True)
-            ]
-            for left, right in itertools.product(*(found.values() for found in lie)):
+            sides = []
+            for end in (boundary.source, boundary.target):
+                lie: dict[Layout, tuple[Layouts, ...]] = {}
+                for found in self.ledger.running(end.kind):
+                    lie.setdefault(end.layout(found), found)
+                sides.append(list(lie.values())[:leading])
+            for (i, left), (j, right) in itertools.product(*map(enumerate, sides)):
                 needed = boundary.resharding(left, right)
-                if needed is not None and needed not in self.ledger.reshardings:
-                    request = resharding_request(self.machine, self.mesh, needed)
-                    self.ledger.reshardings[needed] = request
-        self.campaign.measure(self.ledger.reshardings.values())
+                if needed is not None:
+                    wanted.append((i + j, needed))
+        requests = self.ledger.reshardings
+        for _, needed in sorted(wanted, key=lambda one: one[0]):
+            if needed not in requests:
+                requests[needed] = resharding_request(self.machine, self.mesh, needed)
+        with self.campaign.trying(wave=SMALL):
+            self.campaign.measure(requests.values())
 
     def _alone(self) -> None:
         states = State if self.tight else (State.BLOCK,)
@@ -296,17 +307,6 @@ def _all(kind: Kind, sample: int | None) -> Iterable[Option]:
         return (Option(combo) for combo in itertools.product(*map(range, sizes)))
     draw = random.Random(0)
     return (Option(tuple(draw.randrange(size) for size in sizes)) for _ in range(sample))
-
-
-def _explorer(kind: Kind) -> Explorer:
-    """The neighbours see of a segment how its first and its last block are split."""
-    blocks = kind.cuts[0].blocks.blocks
-    pairs = sorted({(min(a, b.index), max(a, b.index)) for b in blocks for a in b.inputs_from})
-    return Explorer(
-        [len(choices) for choices in kind.strategies],
-        interface=lambda combo: (combo[0], combo[-1]),
-        pairs=[pair for pair in pairs if pair[0] != pair[1]],
-    )
 
 
 def _work(kind: Kind) -> float:

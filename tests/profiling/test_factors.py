@@ -1,0 +1,113 @@
+"""Options by factor: the same options, and fewer measurements where a mesh has several axes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfp.profile.explore import Combo, Explorer
+from cfp.profile.factors import Factors
+from tests.profiling.replay import Table, explore, synthesise
+
+SPLITS = (0, 1, 2)
+Strategies = list[list[tuple[int | None, ...]]]
+
+
+@st.composite
+def strategies(draw: st.DrawFn) -> Strategies:
+    """One to three blocks on one to three axes, each with some of the products of its splits."""
+    axes = draw(st.integers(1, 3))
+    products = list(itertools.product((0, 1, None), repeat=axes))
+    return draw(
+        st.lists(
+            st.lists(st.sampled_from(products), min_size=1, max_size=8, unique=True),
+            min_size=1,
+            max_size=3,
+        )
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(strategies())
+def test_factors_are_the_options(blocks: Strategies) -> None:
+    factors = Factors(blocks)
+    combos = list(itertools.product(*(range(len(some)) for some in blocks)))
+    split = [factors.split(combo) for combo in combos]
+    assert [factors.join(one) for one in split] == combos
+    assert len(set(split)) == len(combos)
+    others = set(itertools.product(*map(range, factors.sizes))) - set(split)
+    assert all(factors.join(one) is None for one in others)
+
+
+def test_on_one_axis_they_are_the_strategies() -> None:
+    factors = Factors([[(2,), (0,), (1,)], [(None,), (3,)]])
+    assert factors.sizes == (3, 2)
+    assert factors.split((1, 0)) == (1, 0)
+    assert factors.pairs([(0, 1)]) == [(0, 1)]
+
+
+def test_pairs_are_of_one_axis_or_of_one_block() -> None:
+    both = list(itertools.product(SPLITS, repeat=2))
+    assert Factors([both, both]).pairs([(0, 1)]) == [(0, 2), (1, 3), (0, 1), (2, 3)]
+
+
+def test_what_does_not_exist_is_not_asked_for() -> None:
+    def exists(combo: Combo) -> bool:
+        return combo[0] != combo[1]
+
+    explorer = Explorer((3, 3, 2), interface=lambda combo: combo[2], limit=100, exists=exists)
+    asked = []
+    while some := explorer.ask(4):
+        asked += some
+        for combo in some:
+            explorer.tell(combo, 1.0 + 0.3 * sum(combo))
+    assert all(map(exists, asked))
+    assert len(asked) == len(set(asked)) <= 12 == explorer.space
+
+
+def table_of_two_axes(seed: int) -> Table:
+    """By factor, of four blocks: what they cost on the axes adds up, but for 2 %."""
+    first, second = (synthesise((3,) * 4, seed + i, noise=0, penalties=0) for i in (0, 1000))
+    rng = np.random.default_rng(seed)
+    truth: dict[Combo, float | None] = {}
+    for combo in itertools.product(range(3), repeat=8):
+        on_x, on_y = first.truth[combo[::2]], second.truth[combo[1::2]]
+        assert on_x is not None
+        assert on_y is not None
+        truth[combo] = (on_x + 0.5 * on_y) * math.exp(0.02 * rng.standard_normal())
+    return Table((3,) * 8, truth, truth)
+
+
+def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
+    limit = 30
+    by_factor, by_block = [], []
+    both = list(itertools.product(SPLITS, repeat=2))
+    factors = Factors([both] * 4)
+    near = [(0, 1), (1, 2), (2, 3)]
+    for seed in range(4):
+        table = table_of_two_axes(seed)
+        best = min(time for time in table.truth.values() if time is not None)
+        blocks = Table(
+            (9,) * 4,
+            {factors.join(combo) or (): time for combo, time in table.truth.items()},
+            {},
+        )
+        one = Explorer(
+            factors.sizes,
+            interface=lambda combo: (combo[:2], combo[-2:]),
+            pairs=factors.pairs(near),
+            limit=limit,
+        )
+        other = Explorer(blocks.sizes, interface=lambda combo: (combo[0], combo[-1]), limit=limit)
+        for explorer, found, regrets in ((one, table, by_factor), (other, blocks, by_block)):
+            assert explore(explorer, found) <= limit
+            assert explorer.best is not None
+            time_s = found.measured[explorer.best]
+            assert time_s is not None
+            regrets.append(time_s / best - 1)
+    assert np.mean(by_factor) < 0.7 * np.mean(by_block)
+    assert np.mean(by_factor) < 0.08
