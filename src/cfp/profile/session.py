@@ -125,7 +125,8 @@ class Session:
     def trace(self, keys: Sequence[str]) -> dict[str, Shares]:
         """Runs programs under the profiler. Programs that fail are left out; so are all, if the
         profiler is taken."""
-        failed = {key for key in keys if isinstance(self.run(key), Failed)}  # makes inputs, too
+        cold = [key for key in keys if self._entries[key].inputs is None]  # not to be traced
+        failed = {key for key in cold if isinstance(self.run(key), Failed)}
         marks: dict[str, str] = {}
         number = itertools.count()
         with tempfile.TemporaryDirectory(prefix="cfp-trace-") as folder:

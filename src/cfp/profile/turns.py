@@ -48,7 +48,7 @@ class Effort:
     hang_s: float = 60.0
 
 
-USUAL = Effort(steady=0.02, plenty_s=2.0)
+USUAL = Effort(steady=0.02, plenty_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
