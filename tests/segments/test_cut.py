@@ -20,7 +20,7 @@ from tests.foreign import MODELS, PLAIN
 STEPS: dict[str, Any] = {
     "bert": lambda: make_step(config("bert", clip_norm=1.0)),
     "gpt": lambda: make_step(config("gpt", clip_norm=1.0)),
-    "moe": lambda: make_step(config("moe", layers=4, clip_norm=1.0)),
+    "moe": lambda: make_step(config("moe", clip_norm=1.0)),
     "llama": lambda: make_step(config("llama", clip_norm=1.0)),
     "gpt_tied": lambda: make_step(config("gpt", tied=True)),
     "gpt_scan": lambda: make_step(config("gpt", scan=True, clip_norm=1.0)),
