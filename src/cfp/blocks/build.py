@@ -84,7 +84,7 @@ def _finish(
             backward=tuple(backward[i]),
             owned=owned[i],
             flops=work[i],
-            negligible=work[i] < NEGLIGIBLE_SHARE * typical and not _looks_up(graph, block),
+            negligible=work[i] < NEGLIGIBLE_SHARE * typical,
         )
         for i, block in enumerate(roots)
     ]
@@ -166,7 +166,3 @@ def is_contraction(equation: Equation, seeds: Container[int]) -> bool:
     return equation.primitive in OPERANDS and (
         equation.primitive != "gather" or equation.index in seeds
     )
-
-
-def _looks_up(graph: Graph, block: Growing) -> bool:
-    return any(graph.equations[seed].primitive == "gather" for seed in block.seeds)

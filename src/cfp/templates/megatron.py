@@ -84,13 +84,12 @@ def _decide(size: int, weights: Collection[int]) -> Decide:
                 split = split_of(block, i, seed)
                 if split is not None and split.operand_dims[data] == reads[data]:
                     return i
-        if block.negligible or not any(value in weights for value in seed.inputs):
+        looks_up = seed.primitive == "gather"
+        if block.negligible and not looks_up:
             return None
-        order = (
-            (Kind.CONTRACTED, Kind.COLUMNS)
-            if seed.primitive == "gather"
-            else (Kind.COLUMNS, Kind.CONTRACTED)
-        )
+        if not any(value in weights for value in seed.inputs):
+            return None
+        order = (Kind.CONTRACTED, Kind.COLUMNS) if looks_up else (Kind.COLUMNS, Kind.CONTRACTED)
         for kind in order:
             for i in options:
                 if block.candidates[i].kind is kind:
