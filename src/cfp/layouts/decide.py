@@ -7,7 +7,8 @@ What is placed before a block's seed (a norm) stays as it comes while that costs
 would sum over a split dim, its tensor is brought into the layout the block wants first, once.
 
 The compiler is told: operands and results of contractions, completed sums, what leaves a block,
-what goes round a loop. It fills in the rest, which has little choice left.
+what goes round a loop, and both ends of what is read otherwise than it was made (`entries`): it
+would spread either over the other side. It fills in the rest, which has little choice left.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Decision(Flow):
         self._placed = {e: block.index for block in blocks for e in block.prologue}
         self._member = {e: block.index for block in blocks for e in block.members}
         self._entries: dict[tuple[int, int], PartialLayout] = {}
+        self._crossing: dict[int, set[Layout]] = {}
+        for (equation, operand), layout in self.entries.items():
+            value = self.graph.equations[equation].inputs[operand]
+            self._crossing.setdefault(value, set()).add(layout)
 
     def run(self) -> None:
         for equation in self.graph.equations:
@@ -46,7 +51,10 @@ class Decision(Flow):
                 elif (twin := self.blocks.recomputed.same.get(value)) in self.sums:
                     self.sums[value] = self.sums[twin]
                 self.layouts[value] = layout
-                if any(partial) or self._matters(equation, value):
+                lies = self.carry.settle(layout)
+                if self._crossing.get(value, {lies}) != {lies}:
+                    self._tell(value, lies)
+                elif any(partial) or self._matters(equation, value):
                     self._tell(value, layout)
             self._tell_operands(equation)
 

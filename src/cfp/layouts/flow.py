@@ -7,24 +7,28 @@ operation sums over a split dim it leaves partial sums, which are left open here
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cfp.blocks import Blocks
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, PartialLayout, splits
+from cfp.layouts.layout import Layout
 from cfp.layouts.want import Wants
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_SLICE, Equation, Graph, Role
 
 
 @dataclass
 class Flow:
-    """`layouts` holds what is known so far, at first how arguments lie."""
+    """`layouts` holds what is known so far, at first how arguments lie. `entries` says how an
+    operand, (equation, its number), comes, wherever it was made."""
 
     graph: Graph
     blocks: Blocks
     asked: Asked
     wants: Wants
     layouts: dict[int, PartialLayout]
+    entries: Mapping[tuple[int, int], Layout]
 
     def __post_init__(self) -> None:
         self.carry = self.wants.carry
@@ -59,6 +63,9 @@ class Flow:
         stacked one does so inside its loop, a slice at a time."""
         value = equation.inputs[operand]
         layout = self.layout_of(value)
+        entry = self.entries.get((equation.index, operand))
+        if entry is not None:
+            return entry
         if value not in self._stored or equation.role is Role.UPDATE:
             return layout
         if equation.primitive == LOOP_SLICE:

@@ -34,16 +34,19 @@ def propagate(
     held: Mapping[int, Layout] | None = None,
     pairs: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
+    entries: Mapping[tuple[int, int], Layout] | None = None,
 ) -> Layouts:
     """The layouts of a plan.
 
     `held` fixes arguments (positions in `graph.inputs`), whatever the blocks want of them.
     `pairs` names results (positions in `graph.outputs`) that are the next step's arguments and lie
-    as those do. `wanted` says how other results lie.
+    as those do. `wanted` says how other results lie. `entries` says how operands, (equation,
+    number) each, are to be read, where a part of the step shall lie as if it were alone.
     """
+    entering = entries or {}
     carry = Carry(mesh_shape)
     asked = ask(graph, blocks, strategies, carry)
-    wants = Wants(graph, asked, carry, blocks.parameters)
+    wants = Wants(graph, asked, carry, blocks.parameters, entering)
     settled: dict[int, PartialLayout] = {
         graph.inputs[position]: layout for position, layout in (held or {}).items()
     }
@@ -63,15 +66,15 @@ def propagate(
     for value in graph.inputs:
         if value in blocks.parameters and OPEN not in wants.want[value].dims:
             settle(value)
-    sweep(Flow(graph, blocks, asked, wants, dict(settled)).known())
+    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
     for value in graph.inputs:
         if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value]):
             settle(value)
-    sweep(Flow(graph, blocks, asked, wants, dict(settled)).known())
+    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
     for value in graph.inputs:
         settle(value)
 
-    decision = Decision(graph, blocks, asked, wants, dict(settled))
+    decision = Decision(graph, blocks, asked, wants, dict(settled), entering)
     decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
     fixed = {**(wanted or {}), **{o: inputs[i] for o, i in (pairs or {}).items()}}

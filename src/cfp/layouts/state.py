@@ -39,13 +39,21 @@ def propagate_state(
     held: Mapping[int, Layout] | None = None,
     pairs: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
+    entries: Mapping[tuple[int, int], Layout] | None = None,
 ) -> Layouts:
     """`propagate`, with training state lying as `state` says."""
 
     def lay(more: Mapping[int, Layout]) -> Layouts:
         fixed = {**more, **(held or {})}
         return propagate(
-            graph, blocks, strategies, mesh_shape, held=fixed, pairs=pairs, wanted=wanted
+            graph,
+            blocks,
+            strategies,
+            mesh_shape,
+            held=fixed,
+            pairs=pairs,
+            wanted=wanted,
+            entries=entries,
         )
 
     layouts = lay({})

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from cfp.blocks.contraction import flops
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
+from cfp.layouts.layout import Layout
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Role
 
 
@@ -35,12 +36,19 @@ class Want:
 
 
 class Wants:
-    """`want[value]` after `sweep`. `known` are the layouts that other equations rely on."""
+    """`want[value]` after `sweep`. `known` are the layouts that other equations rely on. Operands
+    in `entries` come as these say: nothing more is wanted of them."""
 
     def __init__(
-        self, graph: Graph, asked: Asked, carry: Carry, parameters: frozenset[int]
+        self,
+        graph: Graph,
+        asked: Asked,
+        carry: Carry,
+        parameters: frozenset[int],
+        entries: Mapping[tuple[int, int], Layout],
     ) -> None:
         self.graph = graph
+        self.entries = entries
         self.parameters = parameters
         self.asked = asked
         self.carry = carry
@@ -72,7 +80,7 @@ class Wants:
             updates = equation.role is Role.UPDATE
             for i, value in enumerate(equation.inputs):
                 # optimizer state follows its parameter, never the other way round
-                said = value not in self.graph.constants
+                said = value not in self.graph.constants and (equation.index, i) not in self.entries
                 if said and not (updates and value in self.parameters):
                     opinions.setdefault(value, []).append(self.opinion(equation.index, i))
         for value in self.graph.inputs:
@@ -91,9 +99,10 @@ class Wants:
             return self.nothing
         best = self._from_results(index, operand)
         siblings = [
-            self.carry.across(op, i, operand, self.known[value])
+            self.carry.across(op, i, operand, layout)
             for i, value in enumerate(equation.inputs)
-            if i != operand and value in self.known and value not in self.graph.constants
+            if i != operand and value not in self.graph.constants
+            if (layout := self.entries.get((index, i), self.known.get(value))) is not None
         ]
         dims = list(best.dims)
         settled = equation.role is Role.UPDATE  # whole where the parameter is whole

@@ -1,7 +1,9 @@
 """From one option per segment to a plan of the whole step.
 
 Strategies go to the blocks. An argument that would then lie otherwise than it was measured at its
-home (split further by the option, or read by several segments) is held as it was measured.
+home (split further by the option, or read by several segments) is held as it was measured. What one
+segment made and another reads is read as it was when that was measured: how it was made does not
+spread over segments that were measured otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from cfp.layouts import Layout, Layouts
 from cfp.plan.build import build_plan
 from cfp.plan.plan import Plan
 from cfp.profile import Option
-from cfp.profile.boundary import find_homes
+from cfp.profile.boundary import End, find_entries, find_homes
 from cfp.profile.kinds import Kind
 
 
@@ -35,11 +37,21 @@ def assemble_plan(
     """The plan in which every segment runs as its option says."""
     strategies = strategies_of_options(analysis, kinds, options)
 
-    wanted = measured_layouts(analysis, kinds, options)
+    laid = _Laid(kinds, options)
+    wanted = laid.arguments(analysis)
+    entries = laid.entries(analysis)
     held: dict[int, Layout] = {}
     while True:  # holding a parameter may move its optimizer state, which is then held too
         plan = build_plan(
-            step, analysis, mesh, strategies, name=name, held=held, pins=pins, sequence=sequence
+            step,
+            analysis,
+            mesh,
+            strategies,
+            name=name,
+            held=held,
+            entries=entries,
+            pins=pins,
+            sequence=sequence,
         )
         differs = {
             position: wanted[position]
@@ -63,18 +75,29 @@ def strategies_of_options(
     return found
 
 
-def measured_layouts(
-    analysis: Analysis, kinds: Sequence[Kind], options: Sequence[Option]
-) -> dict[int, Layout]:
-    """Position of an argument -> how it lies at its home."""
-    laid: dict[tuple[int, Option], tuple[Layouts, ...]] = {}
-    homes = find_homes(analysis, kinds)
-    found: dict[int, Layout] = {}
-    for position, value in enumerate(analysis.graph.inputs):
-        if value in homes:
-            segment, end = homes[value]
-            key = (end.kind, options[segment])
-            if key not in laid:
-                laid[key] = kinds[end.kind].layouts(options[segment])
-            found[position] = end.layout(laid[key])
-    return found
+class _Laid:
+    """How the tensors of every segment lie, as it was measured."""
+
+    def __init__(self, kinds: Sequence[Kind], options: Sequence[Option]) -> None:
+        self._kinds, self._options = kinds, options
+        self._known: dict[tuple[int, Option], tuple[Layouts, ...]] = {}
+
+    def _at(self, segment: int, end: End) -> Layout:
+        key = (end.kind, self._options[segment])
+        if key not in self._known:
+            self._known[key] = self._kinds[end.kind].layouts(self._options[segment])
+        return end.layout(self._known[key])
+
+    def arguments(self, analysis: Analysis) -> dict[int, Layout]:
+        """Position of an argument -> how it lies at its home."""
+        homes = find_homes(analysis, self._kinds)
+        return {
+            position: self._at(*homes[value])
+            for position, value in enumerate(analysis.graph.inputs)
+            if value in homes
+        }
+
+    def entries(self, analysis: Analysis) -> dict[tuple[int, int], Layout]:
+        """(equation, operand) -> how it is read, of tensors that another segment made."""
+        found = find_entries(analysis, self._kinds)
+        return {where: self._at(segment, end) for where, (segment, end) in found.items()}

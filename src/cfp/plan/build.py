@@ -20,6 +20,7 @@ from cfp.plan.environment import Environment
 from cfp.plan.pins import resolve_pins
 from cfp.plan.plan import Plan, PlannedValue
 from cfp.plan.tensor import difference, planned_tensors
+from cfp.trace import Graph
 from cfp.trace.paths import argument_names
 
 
@@ -47,12 +48,14 @@ def build_plan(
     *,
     name: str,
     held: Mapping[int, Layout] | None = None,
+    entries: Mapping[tuple[int, int], Layout] | None = None,
     pins: Mapping[str, Any] | None = None,
     sequence: bool = False,
 ) -> Plan:
     """The plan that one strategy per block makes.
 
-    `held` fixes how arguments lie (by position), `pins` by path pattern; pins come first.
+    `held` fixes how arguments lie (by position), `pins` by path pattern; pins come first. `entries`
+    as of `propagate`; the plan keeps those that make a difference.
     """
     mesh = auto_mesh(mesh)
     _check(analysis, mesh, strategies)
@@ -60,10 +63,22 @@ def build_plan(
     fixed = {**(held or {}), **pinned}
     pairs = find_pairs(analysis.graph, analysis.grouping.parameters)
     layouts = propagate(
-        analysis.graph, analysis.grouping, strategies, mesh.devices.shape, held=fixed, pairs=pairs
+        analysis.graph,
+        analysis.grouping,
+        strategies,
+        mesh.devices.shape,
+        held=fixed,
+        pairs=pairs,
+        entries=entries,
     )
     plan = _plan(step, analysis, mesh, layouts, name=name, held=fixed, sequence=sequence)
-    return replace(plan, segments=choices(analysis, strategies))
+    used = {
+        (equation, operand): layout
+        for (equation, operand), layout in (entries or {}).items()
+        if layouts.known[analysis.graph.equations[equation].inputs[operand]] != layout
+    }
+    segments = choices(analysis, strategies)
+    return replace(plan, segments=segments, entries=_operands(analysis.graph, used))
 
 
 def plan_of_layouts(
@@ -85,11 +100,22 @@ def plan_of_layouts(
             at, shape = graph.equations[producer].outputs.index(value), graph.values[value].shape
             primitive = graph.equations[producer].primitive
             fixed.append(PlannedValue(producer, primitive, at, None, shape, layout))
-    for (equation, operand), layout in sorted(layouts.uses.items()):
-        op = graph.equations[equation].op
-        shape = op.in_shapes[operand]
-        fixed.append(PlannedValue(equation, op.primitive, None, operand, shape, layout))
+    fixed += _operands(graph, layouts.uses)
     return replace(plan, values=tuple(fixed), notes=notes)
+
+
+def _operands(graph: Graph, layouts: Mapping[tuple[int, int], Layout]) -> tuple[PlannedValue, ...]:
+    return tuple(
+        PlannedValue(
+            equation,
+            graph.equations[equation].primitive,
+            None,
+            operand,
+            graph.equations[equation].op.in_shapes[operand],
+            layout,
+        )
+        for (equation, operand), layout in sorted(layouts.items())
+    )
 
 
 def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Plan:
@@ -110,24 +136,28 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
     strategies = strategies_of(analysis, plan.segments)
     fixed = {tensor.path for tensor in plan.arguments if tensor.held}
     held = {i: wanted[path] for i, path in enumerate(graph.input_paths) if path in fixed}
-    made = build_plan(
-        step, analysis, plan.mesh, strategies, name=plan.name, held=held, sequence=plan.sequence
-    )
+    _, entries = _tensors(plan.entries, graph)
+
+    def build(held: Mapping[int, Layout]) -> Plan:
+        return build_plan(
+            step,
+            analysis,
+            plan.mesh,
+            strategies,
+            name=plan.name,
+            held=held,
+            entries=entries,
+            sequence=plan.sequence,
+        )
+
+    made = build(held)
     changed = {
         position: wanted[tensor.path]
         for position, tensor in enumerate(made.arguments)
         if tensor.layout != wanted[tensor.path]
     }
     if changed:  # a spec edited by hand counts
-        made = build_plan(
-            step,
-            analysis,
-            plan.mesh,
-            strategies,
-            name=plan.name,
-            held={**held, **changed},
-            sequence=plan.sequence,
-        )
+        made = build({**held, **changed})
     return replace(
         made,
         notes=plan.notes,
@@ -186,9 +216,24 @@ def _same(shapes: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
 def _explicit(plan: Plan, analysis: Analysis) -> Layouts:
     """The layouts of a plan that fixes tensors one by one, checked against the step."""
     graph = analysis.graph
+    values, uses = _tensors(plan.values, graph)
+    arguments = {tensor.path: tensor.layout for tensor in plan.arguments}
+    results = {tensor.path: tensor.layout for tensor in plan.results}
+    missing = [path for path in graph.output_paths if path not in results]
+    if missing:
+        raise CfpError(f"The plan is for another step: it has no result `{missing[0]}`.")
+    inputs = tuple(arguments[path] for path in graph.input_paths)
+    outputs = tuple(results[path] for path in graph.output_paths)
+    return Layouts(inputs, outputs, values, uses)
+
+
+def _tensors(
+    planned: Sequence[PlannedValue], graph: Graph
+) -> tuple[dict[int, Layout], dict[tuple[int, int], Layout]]:
+    """Results, by value, and operands of equations, checked against the step."""
     values: dict[int, Layout] = {}
     uses: dict[tuple[int, int], Layout] = {}
-    for fixed in plan.values:
+    for fixed in planned:
         known = fixed.equation < len(graph.equations)
         equation = graph.equations[fixed.equation] if known else None
         tensors = () if equation is None else equation.outputs
@@ -206,14 +251,7 @@ def _explicit(plan: Plan, analysis: Analysis) -> Layouts:
             values[tensors[at]] = fixed.layout
         else:
             uses[fixed.equation, fixed.operand] = fixed.layout
-    arguments = {tensor.path: tensor.layout for tensor in plan.arguments}
-    results = {tensor.path: tensor.layout for tensor in plan.results}
-    missing = [path for path in graph.output_paths if path not in results]
-    if missing:
-        raise CfpError(f"The plan is for another step: it has no result `{missing[0]}`.")
-    inputs = tuple(arguments[path] for path in graph.input_paths)
-    outputs = tuple(results[path] for path in graph.output_paths)
-    return Layouts(inputs, outputs, values, uses)
+    return values, uses
 
 
 def _check(analysis: Analysis, mesh: Mesh, strategies: Sequence[Strategy]) -> None:

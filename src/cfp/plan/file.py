@@ -4,7 +4,7 @@
      "environment": {...}, "argument_names": ["state", "batch"],
      "arguments": {path: {"shape": [...], "dtype": ..., "spec": [null, "model"]}}, "results": {...},
      "segments": [{"at": [1, 2], "fingerprint": ..., "blocks": [{"seed": ..., "split": {...}}]}],
-     "values": [...], "collectives": [...], "predicted": {...}, "evidence": {...}}
+     "entries": [...], "values": [...], "collectives": [...], "predicted": {...}, "evidence": {...}}
 
 `spec` is a PartitionSpec; `"held": true` marks an argument that a pin or the plan's own rule fixes.
 `segments` groups the occurrences that are split alike. Every field is checked on the way in.
@@ -113,17 +113,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "arguments": {t.path: _tensor_to_json(t, names) for t in plan.arguments},
         "results": {t.path: _tensor_to_json(t, names) for t in plan.results},
         "segments": _segments_to_json(plan),
-        "values": [
-            {
-                "equation": value.equation,
-                "primitive": value.primitive,
-                "result": value.result,
-                "operand": value.operand,
-                "shape": list(value.shape),
-                "spec": spec_to_json(value.layout, names),
-            }
-            for value in plan.values
-        ],
+        "entries": [_value_to_json(value, names) for value in plan.entries],
+        "values": [_value_to_json(value, names) for value in plan.values],
     }
     if collectives is not None:
         document["collectives"] = [asdict(collective) for collective in collectives]
@@ -149,6 +140,17 @@ def _tensor_to_json(tensor: PlannedTensor, names: Sequence[str]) -> dict[str, An
         "spec": spec_to_json(tensor.layout, names),
     }
     return {**plain, "held": True} if tensor.held else plain
+
+
+def _value_to_json(value: PlannedValue, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "equation": value.equation,
+        "primitive": value.primitive,
+        "result": value.result,
+        "operand": value.operand,
+        "shape": list(value.shape),
+        "spec": spec_to_json(value.layout, names),
+    }
 
 
 def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
@@ -177,6 +179,10 @@ def _plan(document: Fields, mesh: Mesh) -> Plan:
         results=_tensors(document, "results", mesh),
         segments=_segments(document, mesh),
         values=tuple(_value(entry, mesh) for entry in document.objects("values")),
+        entries=tuple(
+            _value(entry, mesh)
+            for entry in (document.objects("entries") if document.has("entries") else ())
+        ),
         sequence=document.flag("sequence"),
         environment=Environment(
             **{name: environment.text(name) for name in ENVIRONMENT_TEXTS},

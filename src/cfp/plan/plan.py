@@ -55,7 +55,8 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """See the module's docstring. `segments` is empty where `values` says it all."""
+    """See the module's docstring. `segments` is empty where `values` says it all. `entries` are
+    operands that a segment reads otherwise than another made them."""
 
     name: str
     mesh: Mesh
@@ -66,6 +67,7 @@ class Plan:
     values: tuple[PlannedValue, ...]
     sequence: bool
     environment: Environment
+    entries: tuple[PlannedValue, ...] = ()
     notes: tuple[str, ...] = ()
     predicted: Predicted | None = None
     evidence: Evidence | None = None

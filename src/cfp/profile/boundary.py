@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cfp.analysis import Analysis
 from cfp.layouts import Layout, Layouts
-from cfp.profile.kinds import Kind, shift_dims
+from cfp.profile.kinds import Kind, alike, shift_dims
 from cfp.profile.requests import Resharding
 from cfp.segments.program import Cutter, forward_loop
 from cfp.trace import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Role, is_key
@@ -74,6 +74,14 @@ def find_homes(analysis: Analysis, kinds: Sequence[Kind]) -> dict[int, tuple[int
     return _Finder(analysis, kinds).homes
 
 
+def find_entries(
+    analysis: Analysis, kinds: Sequence[Kind]
+) -> dict[tuple[int, int], tuple[int, End]]:
+    """Where a segment outside loops reads what another made, or an argument that lies as another
+    wants it: (equation, operand) -> the segment, and where that tensor enters it."""
+    return dict(_Finder(analysis, kinds).entries())
+
+
 class _Finder:
     def __init__(self, analysis: Analysis, kinds: Sequence[Kind]) -> None:
         self.analysis = analysis
@@ -84,10 +92,14 @@ class _Finder:
         self._arguments: list[tuple[int, int, End]] = []  # (segment, value, end), in order
         self._made: dict[int, tuple[int, End]] = {}
         self._loops: dict[tuple[int, int], int | None] = {}  # (segment, cut) -> its loop
+        self._readers: dict[int, tuple[int, ...]] = {}  # segment -> its equations, if known alike
         for segment in analysis.segments:
             for cut, program in enumerate(cutter.programs(segment.index)):
                 like = kinds[segment.kind].cuts[cut]
                 self._loops[segment.index, cut] = self._loop_of(program.equations)
+                whole = len(kinds[segment.kind].cuts) == 1 and self._loops[segment.index, 0] is None
+                if whole and alike(self.graph, program.inputs, like.inputs):
+                    self._readers[segment.index] = program.equations
                 for value, position in self._align(program.inputs, like.inputs):
                     end = End(segment.kind, cut, position, result=False)
                     self._arguments.append((segment.index, value, end))
@@ -102,8 +114,8 @@ class _Finder:
             if not tensor.shape or is_key(tensor.dtype):
                 continue
             for origin, shift, carried in self._origins(value):
-                found = self._made.get(origin) or self.homes.get(origin)
-                if found is None:  # from what the update shares: scalars, next to nothing
+                found = self._found(origin)
+                if found is None:
                     continue
                 source_segment, source = found
                 if source_segment == segment and not carried and self._linked(source, target):
@@ -120,6 +132,22 @@ class _Finder:
                     self._what(origin, source),
                 )
                 yield Crossing(source_segment, segment, boundary, times)
+
+    def entries(self) -> Iterator[tuple[tuple[int, int], tuple[int, End]]]:
+        ends = {(segment, value): end for segment, value, end in self._arguments}
+        for segment, equations in self._readers.items():
+            for equation in equations:
+                for operand, value in enumerate(self.graph.equations[equation].inputs):
+                    end, found = ends.get((segment, value)), self._found(value)
+                    tensor = self.graph.values[value]
+                    if end is None or found is None or not tensor.shape or is_key(tensor.dtype):
+                        continue
+                    if found[0] != segment:
+                        yield (equation, operand), (segment, end)
+
+    def _found(self, value: int) -> tuple[int, End] | None:
+        """Where a tensor comes from. None: from what the update shares, scalars."""
+        return self._made.get(value) or self.homes.get(value)
 
     def _linked(self, source: End, target: End) -> bool:
         kind = self.kinds[target.kind]

@@ -9,7 +9,7 @@ the slices of a gradient lie as the update wants the stack.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cfp.analysis import Analysis
@@ -43,14 +43,24 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Joint:
+    """Where the second of two neighbours in one program reads what the first made: an operand of an
+    equation, and the argument it is of a segment alone."""
+
+    equation: int
+    operand: int
+    argument: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A distinct segment.
 
     `cuts` are its programs, the loop's body first. `chained` is two neighbours in one program,
-    where the segment occurs twice in a row outside loops. `slices` link arguments of the second
-    cut to arguments of the first (stacked parameters, and what the loop reads whole), `stacks`
-    arguments of the second to results of the first (stacked gradients). Of loops in loops,
-    `further` are the slices of the cuts after the second.
+    where the segment occurs twice in a row outside loops, and `joints` where they meet. `slices`
+    link arguments of the second cut to arguments of the first (stacked parameters, and what the
+    loop reads whole), `stacks` arguments of the second to results of the first (stacked
+    gradients). Of loops in loops, `further` are the slices of the cuts after the second.
     """
 
     index: int
@@ -59,6 +69,7 @@ class Kind:
     strategies: tuple[tuple[Strategy, ...], ...]
     cuts: tuple[Extract, ...]
     chained: Extract | None
+    joints: tuple[Joint, ...]
     slices: tuple[Link, ...]
     stacks: tuple[Link, ...]
     further: tuple[tuple[Link, ...], ...] = ()
@@ -111,8 +122,11 @@ class Kind:
         return _lay(first, chosen, inner, wanted=wanted), once, *rest
 
     def chained_layouts(self, option: Option) -> Layouts:
+        """Of two in a row, the second reading what the first made as if it were alone."""
         assert self.chained is not None
-        return _lay(self.chained, self.chosen(option) * 2, option.state)
+        (alone,) = self.layouts(option)
+        entries = {(j.equation, j.operand): alone.inputs[j.argument] for j in self.joints}
+        return _lay(self.chained, self.chosen(option) * 2, option.state, entries=entries)
 
 
 def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Kind, ...]:
@@ -128,6 +142,7 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
     for distinct in analysis.distinct_segments:
         found = cuts(distinct.representative)
         slices, stacks = _links(graph, found)
+        first = None if len(found) > 1 else _first_of_two(distinct)
         kinds.append(
             Kind(
                 index=distinct.index,
@@ -135,7 +150,8 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
                 occurrences=distinct.trips,
                 strategies=_strategies(found[0], outer),
                 cuts=found,
-                chained=None if len(found) > 1 else _chained(distinct, cuts),
+                chained=None if first is None else cuts(first, first + 1)[0],
+                joints=() if first is None else _joints(graph, cutter, first, found[0]),
                 slices=slices,
                 stacks=stacks,
                 further=tuple(_links(graph, (found[0], cut))[0] for cut in found[2:]),
@@ -154,14 +170,34 @@ def _strategies(cut: Extract, outer: Sequence[int | None]) -> tuple[tuple[Strate
     return tuple(found)
 
 
-def _chained(distinct: DistinctSegment, cuts: Callable[..., tuple[Extract, ...]]) -> Extract | None:
-    """Two neighbours of the kind, the representative first among them if it has a next one."""
+def _first_of_two(distinct: DistinctSegment) -> int | None:
+    """The first of two neighbours of the kind: the representative, if it has a next one."""
     starts = [i for i in distinct.occurrences if i + 1 in distinct.occurrences]
     if not starts:
         return None
-    first = distinct.representative if distinct.representative in starts else starts[-1]
-    (both,) = cuts(first, first + 1)
-    return both
+    return distinct.representative if distinct.representative in starts else starts[-1]
+
+
+def _joints(graph: Graph, cutter: Cutter, first: int, alone: Extract) -> tuple[Joint, ...]:
+    (both,), (second,) = cutter.programs(first, first + 1), cutter.programs(first + 1)
+    if not alike(graph, second.inputs, alone.inputs):
+        return ()
+    place = {equation: i for i, equation in enumerate(both.equations)}
+    made = {v: i for i, v in enumerate(second.inputs) if v not in set(both.inputs)}
+    return tuple(
+        Joint(place[equation], operand, made[value])
+        for equation in second.equations
+        for operand, value in enumerate(graph.equations[equation].inputs)
+        if value in made
+    )
+
+
+def alike(graph: Graph, values: Sequence[int], others: Sequence[int]) -> bool:
+    """The same shapes and dtypes in the same order."""
+    sorts = [
+        [(graph.values[v].shape, graph.values[v].dtype) for v in some] for some in (values, others)
+    ]
+    return sorts[0] == sorts[1]
 
 
 def _lay(
@@ -171,6 +207,7 @@ def _lay(
     *,
     held: Mapping[int, Layout] | None = None,
     wanted: Mapping[int, Layout] | None = None,
+    entries: Mapping[tuple[int, int], Layout] | None = None,
 ) -> Layouts:
     return propagate_state(
         cut.graph,
@@ -181,6 +218,7 @@ def _lay(
         held=held,
         pairs=cut.goes_round,
         wanted=wanted,
+        entries=entries,
     )
 
 
