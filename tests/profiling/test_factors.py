@@ -41,6 +41,7 @@ def test_factors_are_the_options(blocks: Strategies) -> None:
     assert len(set(split)) == len(combos)
     others = set(itertools.product(*map(range, factors.sizes))) - set(split)
     assert all(factors.join(one) is None for one in others)
+    assert factors.complete == (not others)
 
 
 def test_on_one_axis_they_are_the_strategies() -> None:

@@ -8,6 +8,7 @@ block would hide. Some choices may not exist: a dim that one axis divides, and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cfp.blocks import Strategy
@@ -17,7 +18,8 @@ from cfp.profile.regress import Combo
 
 
 class Factors:
-    """`sizes` has the factors of the first block, axis by axis, then those of the next."""
+    """`sizes` has the factors of the first block, axis by axis, then those of the next. `complete`:
+    all their combinations exist."""
 
     def __init__(self, strategies: Sequence[Sequence[Strategy]]) -> None:
         self.axes = len(strategies[0][0])
@@ -29,6 +31,7 @@ class Factors:
             for axis in range(self.axes)
         ]
         self.sizes = tuple(map(len, self._splits))
+        self.complete = math.prod(self.sizes) == math.prod(map(len, strategies))
 
     def split(self, combo: Combo) -> Combo:
         """The factors of a strategy per block."""
@@ -69,7 +72,7 @@ class OptionExplorer:
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
             pairs=factors.pairs(sorted(pair for pair in near if pair[0] != pair[1])),
-            exists=lambda combo: factors.join(combo) is not None,
+            exists=None if factors.complete else lambda combo: factors.join(combo) is not None,
         )
 
     def ask(self, count: int) -> list[Option]:
