@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench verify-sweep clean
+.PHONY: demo test lint bench bench-clusters verify-sweep clean
 
 # A small GPT planned over 4 virtual CPU devices, next to the plans that people copy. The compiler is
 # told not to try hard: matrix products, which decide, come from a library.
@@ -33,6 +33,15 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.plan_quality
 	$(BIN)/python -m bench.memory_limit
 	$(BIN)/python -m bench.search_overhead
+
+# The same on clusters made of network namespaces: needs root and iproute2, and takes many hours. What
+# was planned is kept, so a part of it (`python -m bench.throughput --models gpt`) is no loss.
+bench-clusters: $(STAMP)
+	$(BIN)/python -m bench.throughput
+	$(BIN)/python -m bench.communication
+	$(BIN)/python -m bench.volume_vs_time
+	$(BIN)/python -m bench.case_study
+	$(BIN)/python -m bench.prediction --cluster slow_200mbit
 
 # Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on
 # where it was.

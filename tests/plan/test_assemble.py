@@ -13,7 +13,8 @@ import pytest
 import cfp
 from cfp.layouts.state import State
 from cfp.models import config, make_step
-from cfp.plan.assemble import assemble_plan
+from cfp.plan.assemble import assemble_plan, strategies_of_options
+from cfp.plan.build import build_plan
 from cfp.profile import Option
 from cfp.profile.kinds import Kind
 from tests.profiling.cases import CASES, kinds, mesh, model, random_option
@@ -64,6 +65,16 @@ def test_inside_every_tensor_lies_as_its_segment_was_measured(name: str, seed: i
     ]
     plan = assemble_plan(_step, analysis, mesh((4,)), found, options, name="random")
     known = plan.known("test").layouts.known
+    again = build_plan(
+        _step,
+        analysis,
+        mesh((4,)),
+        strategies_of_options(analysis, found, options),
+        name="again",
+        held={i: tensor.layout for i, tensor in enumerate(plan.arguments) if tensor.held},
+        entries={(e.equation, e.operand or 0): e.layout for e in plan.entries},
+    )
+    assert again.known("test").layouts == plan.known("test").layouts, "what is kept says it all"
     same = total = 0
     for segment, option in zip(analysis.segments, options, strict=True):
         kind = found[segment.kind]

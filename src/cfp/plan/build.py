@@ -23,6 +23,8 @@ from cfp.plan.tensor import difference, planned_tensors
 from cfp.trace import Graph
 from cfp.trace.paths import argument_names
 
+Entries = Mapping[tuple[int, int], Layout]  # (equation, operand) -> how it is read
+
 
 def auto_mesh(mesh: Mesh) -> Mesh:
     """The same devices and names with every axis left to the compiler, as constraints need it."""
@@ -48,37 +50,44 @@ def build_plan(
     *,
     name: str,
     held: Mapping[int, Layout] | None = None,
-    entries: Mapping[tuple[int, int], Layout] | None = None,
+    entries: Entries | None = None,
     pins: Mapping[str, Any] | None = None,
     sequence: bool = False,
 ) -> Plan:
     """The plan that one strategy per block makes.
 
     `held` fixes how arguments lie (by position), `pins` by path pattern; pins come first. `entries`
-    as of `propagate`; the plan keeps those that make a difference.
+    as of `propagate`; the plan keeps a few that say the same, where they do.
     """
     mesh = auto_mesh(mesh)
     _check(analysis, mesh, strategies)
     pinned = resolve_pins(analysis.graph, mesh, pins or {})
     fixed = {**(held or {}), **pinned}
     pairs = find_pairs(analysis.graph, analysis.grouping.parameters)
-    layouts = propagate(
-        analysis.graph,
-        analysis.grouping,
-        strategies,
-        mesh.devices.shape,
-        held=fixed,
-        pairs=pairs,
-        entries=entries,
-    )
-    plan = _plan(step, analysis, mesh, layouts, name=name, held=fixed, sequence=sequence)
-    used = {
+    graph = analysis.graph
+
+    def lay(entries: Entries) -> Layouts:
+        return propagate(
+            graph,
+            analysis.grouping,
+            strategies,
+            mesh.devices.shape,
+            held=fixed,
+            pairs=pairs,
+            entries=entries,
+        )
+
+    kept = entries or {}
+    layouts = lay(kept)
+    differ = {
         (equation, operand): layout
-        for (equation, operand), layout in (entries or {}).items()
-        if layouts.known[analysis.graph.equations[equation].inputs[operand]] != layout
+        for (equation, operand), layout in kept.items()
+        if layouts.known[graph.equations[equation].inputs[operand]] != layout
     }
-    segments = choices(analysis, strategies)
-    return replace(plan, segments=segments, entries=_operands(analysis.graph, used))
+    if differ != kept and lay(differ) == layouts:
+        kept = differ
+    plan = _plan(step, analysis, mesh, layouts, name=name, held=fixed, sequence=sequence)
+    return replace(plan, segments=choices(analysis, strategies), entries=_operands(graph, kept))
 
 
 def plan_of_layouts(
@@ -104,7 +113,7 @@ def plan_of_layouts(
     return replace(plan, values=tuple(fixed), notes=notes)
 
 
-def _operands(graph: Graph, layouts: Mapping[tuple[int, int], Layout]) -> tuple[PlannedValue, ...]:
+def _operands(graph: Graph, layouts: Entries) -> tuple[PlannedValue, ...]:
     return tuple(
         PlannedValue(
             equation,
