@@ -33,8 +33,8 @@ MODELS = ("bert", "gpt", "moe", "llama")
 BATCHES = (4, 8, 16)
 CLUSTERS = ("slow_200mbit", "two_hosts_200mbit", "unshaped")
 MESHES = ("4", "2x2", "8", "2x4")
-# of every model, size `small`: at batch 4 a layer's weights are three times its activations, at 16
-# it is the other way round
+# of every model, size `small`: for a layer, data parallel sends three times as much as tensor
+# parallel at batch 4, and less than it at 16
 SHAPE = {"layers": 2, "hidden": 128, "heads": 8, "seq": 32, "vocab": 512}
 CFP = "cfp"
 NAMES = ("data_parallel", "megatron", "zero1", "fsdp", "alpa", CFP)

@@ -106,6 +106,10 @@ def run(case: Case, mesh: str, store: Path, wave: int, budget: str | None) -> Ro
     assert plan.evidence is not None
     assert plan.predicted is not None
     steps = plan.evidence.steps
+    if not steps:
+        raise SystemExit(
+            f"{case.model} {case.batch} {mesh}: no time for full steps, raise --budget."
+        )
     beside = [step for step in steps if step.name in templates.__all__]
     return Row(
         model=case.model,

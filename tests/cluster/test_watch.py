@@ -55,9 +55,6 @@ def test_one_that_is_gone_is_named(victim: int) -> None:
     teams = make_teams()
     told = threading.Event()
 
-    def dies() -> None:
-        teams[victim].close()
-
     said: list[str] = []
 
     def tell(reason: str) -> None:
@@ -66,7 +63,7 @@ def test_one_that_is_gone_is_named(victim: int) -> None:
 
     watcher = teams[1 - victim]
     with watched(watcher, tell):
-        dies()
+        teams[victim].close()
         assert told.wait(5)
     assert said[0].startswith(f"Lost process {victim} on {HOSTS[victim]}")
     for team in teams:

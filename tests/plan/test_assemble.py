@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cfp
+from cfp.analysis import Analysis
 from cfp.layouts.state import State
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan, strategies_of_options
@@ -23,14 +25,7 @@ from tests.profiling.cases import CASES, kinds, mesh, model, random_option
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(2))
 def test_every_argument_lies_as_its_home_segment_was_measured(name: str, seed: int) -> None:
-    analysis = CASES[name]()
-    found = kinds(analysis)
-    draw = random.Random(seed)
-    options = [
-        random_option(found[s.kind], draw.randrange(10**6), draw.choice(list(State)))
-        for s in analysis.segments
-    ]
-    plan = assemble_plan(_step, analysis, mesh((4,)), found, options, name="random")
+    analysis, found, options, plan = drawn(name, seed, list(State))
     checked = 0
     for segment, option in zip(analysis.segments, options, strict=True):
         kind = found[segment.kind]
@@ -54,16 +49,10 @@ def _step(*args: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(5))
 def test_inside_every_tensor_lies_as_its_segment_was_measured(name: str, seed: int) -> None:
-    """Whatever the neighbours do: what was predicted is what runs."""
-    analysis = CASES[name]()
-    found = kinds(analysis)
-    draw = random.Random(seed)
-    options = [
-        random_option(found[s.kind], draw.randrange(10**6), State.BLOCK) for s in analysis.segments
-    ]
-    plan = assemble_plan(_step, analysis, mesh((4,)), found, options, name="random")
+    """What was predicted is what runs: all of it where there are no loops and nothing is shared."""
+    analysis, found, options, plan = drawn(name, seed, [State.BLOCK])
     known = plan.known("test").layouts.known
     again = build_plan(
         _step,
@@ -86,9 +75,10 @@ def test_inside_every_tensor_lies_as_its_segment_was_measured(name: str, seed: i
             if cut.graph.values[value].producer is not None and cut.graph.values[value].shape:
                 total += 1
                 same += known[cut.values[value]] == layout
-    if name in ("gpt", "llama"):
+    if name == "gpt":
         assert same == total > 100
-    assert same >= 0.97 * total  # what several segments share lies in one way
+    # what several segments share lies in one way, and what leaves for a loop as that wants it
+    assert same >= 0.9 * total
 
 
 def test_how_a_lookup_lies_does_not_spread_over_the_layers() -> None:
@@ -125,3 +115,18 @@ def mixed() -> tuple[Any, tuple[Any, ...], cfp.Plan]:
     names = ("columns", "columns, contracted, columns, contracted", "columns")
     options = [named(found[s.kind], names[s.kind]) for s in analysis.segments]
     return step, args, assemble_plan(step, analysis, mesh((4,)), found, options, name="mixed")
+
+
+def drawn(
+    name: str, seed: int, states: Sequence[State]
+) -> tuple[Analysis, tuple[Kind, ...], list[Option], cfp.Plan]:
+    """A plan by an option at random for every segment."""
+    analysis = CASES[name]()
+    found = kinds(analysis)
+    draw = random.Random(seed)
+    options = [
+        random_option(found[s.kind], draw.randrange(10**6), draw.choice(states))
+        for s in analysis.segments
+    ]
+    plan = assemble_plan(_step, analysis, mesh((4,)), found, options, name="random")
+    return analysis, found, options, plan

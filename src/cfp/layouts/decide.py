@@ -35,7 +35,7 @@ class Decision(Flow):
         blocks = self.blocks.blocks
         self._placed = {e: block.index for block in blocks for e in block.prologue}
         self._member = {e: block.index for block in blocks for e in block.members}
-        self._entries: dict[tuple[int, int], PartialLayout] = {}
+        self._before: dict[tuple[int, int], PartialLayout] = {}
         self._crossing: dict[int, set[Layout]] = {}
         for (equation, operand), layout in self.entries.items():
             value = self.graph.equations[equation].inputs[operand]
@@ -102,7 +102,7 @@ class Decision(Flow):
         if producer is not None and self._placed.get(producer) == block:
             return layout
         key = (value, block)
-        if key not in self._entries:
+        if key not in self._before:
             summed = self._summed(value, block, layout)
             found = layout
             if any(summed):
@@ -119,8 +119,8 @@ class Decision(Flow):
                     for axis, (dim, on) in enumerate(zip(layout, summed, strict=True))
                 )
                 found = self.carry.fit(found, self.graph.values[value].shape)
-            self._entries[key] = found
-        return self._entries[key]
+            self._before[key] = found
+        return self._before[key]
 
     def _summed(self, value: int, block: int, layout: PartialLayout) -> list[bool]:
         """Per axis: something placed before the block sums over the dim that the axis splits."""

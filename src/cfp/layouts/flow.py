@@ -7,13 +7,12 @@ operation sums over a split dim it leaves partial sums, which are left open here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cfp.blocks import Blocks
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, PartialLayout, splits
-from cfp.layouts.layout import Layout
+from cfp.layouts.layout import Entries
 from cfp.layouts.want import Wants
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_SLICE, Equation, Graph, Role
 
@@ -28,7 +27,7 @@ class Flow:
     asked: Asked
     wants: Wants
     layouts: dict[int, PartialLayout]
-    entries: Mapping[tuple[int, int], Layout]
+    entries: Entries
 
     def __post_init__(self) -> None:
         self.carry = self.wants.carry
@@ -58,14 +57,14 @@ class Flow:
         return self.layouts.get(value, self.carry.open)
 
     def given(self, equation: Equation, operand: int) -> PartialLayout:
-        """A tensor as it comes. A parameter may lie otherwise than it is wanted (by FSDP, or a
-        pin): it comes as wanted, or its layout would spread over the activations it meets. A
-        stacked one does so inside its loop, a slice at a time."""
+        """A tensor as it comes, or as `entries` say. A parameter may lie otherwise than it is
+        wanted (by FSDP, or a pin): it comes as wanted, or its layout would spread over the
+        activations it meets. A stacked one does so inside its loop, a slice at a time."""
         value = equation.inputs[operand]
-        layout = self.layout_of(value)
         entry = self.entries.get((equation.index, operand))
         if entry is not None:
             return entry
+        layout = self.layout_of(value)
         if value not in self._stored or equation.role is Role.UPDATE:
             return layout
         if equation.primitive == LOOP_SLICE:

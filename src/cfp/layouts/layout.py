@@ -9,7 +9,7 @@ as its sizes divide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from cfp.affine.factors import Dims
 
 Layout = tuple[int | None, ...]  # per mesh axis: the dim it splits, None whole
 Shape = tuple[int, ...]
+Entries = Mapping[tuple[int, int], Layout]  # (equation, operand) -> how it is read
 
 
 def whole(axes: int) -> Layout:

@@ -20,7 +20,7 @@ from cfp.layouts.asked import ask
 from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.decide import Decision
 from cfp.layouts.flow import Flow
-from cfp.layouts.layout import Layout, Layouts
+from cfp.layouts.layout import Entries, Layout, Layouts
 from cfp.layouts.want import Want, Wants
 from cfp.trace import Graph, Role
 
@@ -34,7 +34,7 @@ def propagate(
     held: Mapping[int, Layout] | None = None,
     pairs: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
-    entries: Mapping[tuple[int, int], Layout] | None = None,
+    entries: Entries | None = None,
 ) -> Layouts:
     """The layouts of a plan.
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cfp.blocks import Blocks, Strategy
-from cfp.layouts.layout import Layout, Layouts, Shape, local_shape
+from cfp.layouts.layout import Entries, Layout, Layouts, Shape, local_shape
 from cfp.layouts.propagate import propagate
 from cfp.trace import LOOP_SLICE, Graph, Role
 
@@ -39,7 +39,7 @@ def propagate_state(
     held: Mapping[int, Layout] | None = None,
     pairs: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
-    entries: Mapping[tuple[int, int], Layout] | None = None,
+    entries: Entries | None = None,
 ) -> Layouts:
     """`propagate`, with training state lying as `state` says."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cfp.blocks.contraction import flops
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
-from cfp.layouts.layout import Layout
+from cfp.layouts.layout import Entries
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Role
 
 
@@ -45,7 +45,7 @@ class Wants:
         asked: Asked,
         carry: Carry,
         parameters: frozenset[int],
-        entries: Mapping[tuple[int, int], Layout],
+        entries: Entries,
     ) -> None:
         self.graph = graph
         self.entries = entries

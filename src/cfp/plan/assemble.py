@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.blocks import Strategy
-from cfp.layouts import Layout, Layouts
+from cfp.layouts import Entries, Layout, Layouts
 from cfp.plan.build import build_plan
 from cfp.plan.plan import Plan
 from cfp.profile import Option
@@ -97,7 +97,7 @@ class _Laid:
             if value in homes
         }
 
-    def entries(self, analysis: Analysis) -> dict[tuple[int, int], Layout]:
+    def entries(self, analysis: Analysis) -> Entries:
         """(equation, operand) -> how it is read, of tensors that another segment made."""
         found = find_entries(analysis, self._kinds)
         return {where: self._at(segment, end) for where, (segment, end) in found.items()}

@@ -13,7 +13,7 @@ from cfp.analysis import Analysis, analyze
 from cfp.blocks import Strategy
 from cfp.blocks.pairs import find_pairs
 from cfp.errors import CfpError
-from cfp.layouts import Layout, Layouts, propagate
+from cfp.layouts import Entries, Layout, Layouts, propagate
 from cfp.plan.bound import Bound
 from cfp.plan.choice import choices, strategies_of
 from cfp.plan.environment import Environment
@@ -22,8 +22,6 @@ from cfp.plan.plan import Plan, PlannedValue
 from cfp.plan.tensor import difference, planned_tensors
 from cfp.trace import Graph
 from cfp.trace.paths import argument_names
-
-Entries = Mapping[tuple[int, int], Layout]  # (equation, operand) -> how it is read
 
 
 def auto_mesh(mesh: Mesh) -> Mesh:

@@ -209,7 +209,7 @@ class Campaign:
         """Waits until all of them are compiled, or have failed to; `until` then, if some are."""
         while not keys <= self._ready.keys():
             if time.monotonic() >= until and len(keys & self._ready.keys()) > 1:
-                return
+                return  # the anchor, which comes first, and one more
             for answer in self.runner.finished(min(1.0, self.check_time())):
                 self._ready[answer.key] = answer
                 if isinstance(answer, Compiled) and answer.seconds > 0:

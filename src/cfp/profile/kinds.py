@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cfp.analysis import Analysis
 from cfp.blocks import Strategy
 from cfp.blocks.pairs import find_pairs
-from cfp.layouts import Layout, Layouts
+from cfp.layouts import Entries, Layout, Layouts
 from cfp.layouts.state import State, propagate_state
 from cfp.segments import DistinctSegment
 from cfp.segments.extract import Extract, extract
@@ -207,7 +207,7 @@ def _lay(
     *,
     held: Mapping[int, Layout] | None = None,
     wanted: Mapping[int, Layout] | None = None,
-    entries: Mapping[tuple[int, int], Layout] | None = None,
+    entries: Entries | None = None,
 ) -> Layouts:
     return propagate_state(
         cut.graph,
