@@ -1,12 +1,12 @@
 """Is the plan good? CFP's plan against the five templates, and against every plan there is.
 
-For each model, batch size and mesh of virtual CPU devices, `cfp.plan` makes a plan; its step and
-the steps of the templates run in turn. With `--exhaustive`, on a mesh of one axis, every way to
+For each model, batch size and mesh of virtual CPU devices, `cfp.plan` makes a plan; `cfp.compare`
+then runs its step and the steps of the templates in turn, afresh. With `--exhaustive`, on a mesh of one axis, every way to
 split the layer is then run as a full step too (all layers alike, embedding and head as in CFP's
 plan), and the fastest of them in turn with CFP's plan.
 
     to the best template   CFP's measured step / that of the fastest template; below 1 is faster.
-                           `tie` where the 95 % intervals overlap
+                           `tie` where the 95 % interval of the ratio has 1 in it
     to the best of all     CFP's measured step / that of the fastest of all plans
 
 `python -m bench.plan_quality` writes bench/results/plan_quality.md. Stopped, it goes on where it
@@ -28,10 +28,11 @@ import cfp
 from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from cfp import templates
-from cfp.plan.evidence import MeasuredStep
+from cfp.compare import ComparedPlan
 from cfp.profile import Option
 from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
+from cfp.templates.several import make_templates
 
 OUT = Path(__file__).parent / "results" / "plan_quality.md"
 BATCHES = (8, 16)
@@ -49,8 +50,7 @@ class Row:
     mesh: str
     splits: str
     predicted_s: float
-    ours: dict[str, Any]
-    templates: list[dict[str, Any]]
+    compared: list[dict[str, Any]]
     seconds: float
     plans_run: int = 0
     of_all_s: float = 0.0
@@ -97,28 +97,28 @@ def run(case: Case, mesh: str, store: Path, wave: int, budget: str | None) -> Ro
             case.step,
             *case.args,
             mesh=case.mesh,
-            beside=templates.__all__,
             cache_dir=store,
             budget=budget,
             effort=replace(USUAL, wave=wave),
             progress=progress,
         )
-    assert plan.evidence is not None
-    assert plan.predicted is not None
-    steps = plan.evidence.steps
-    if not steps:
-        raise SystemExit(
-            f"{case.model} {case.batch} {mesh}: no time for full steps, raise --budget."
+        assert plan.evidence is not None
+        assert plan.predicted is not None
+        found = cfp.compare(
+            case.step,
+            *case.args,
+            mesh=case.mesh,
+            plans={CFP: plan} | make_templates(templates.__all__, case.step, case.args, case.mesh),
+            rounds=ROUNDS,
+            progress=progress,
         )
-    beside = [step for step in steps if step.name in templates.__all__]
     return Row(
         model=case.model,
         batch=case.batch,
         mesh=mesh,
         splits="; ".join(dict.fromkeys(s.splits for s in plan.evidence.segments)),
         predicted_s=plan.predicted.time_s,
-        ours=asdict(steps[0]),
-        templates=[asdict(step) for step in beside],
+        compared=[asdict(one) for one in found.plans],
         seconds=plan.evidence.seconds,
     )
 
@@ -171,19 +171,20 @@ def render(rows: list[Row]) -> str:
         "|---|---|---|---|---|" + "---|" * (len(templates.__all__) + 1),
     ]
     for row in rows:
-        ours = MeasuredStep(**row.ours)
-        found = {step["name"]: MeasuredStep(**step) for step in row.templates}
-        ran = [step for step in found.values() if step.failed is None]
-        best = min(ran, key=lambda step: step.measured_s)
+        found = {one["name"]: ComparedPlan(**one) for one in row.compared}
+        ours = found.pop(CFP)
+        best = min(
+            (one for one in found.values() if one.failed is None), key=lambda one: one.time_s
+        )
         cells = [
-            f"{found[name].measured_s * 1e3:.1f}" if found[name].failed is None else "-"
+            f"{found[name].time_s * 1e3:.1f}" if found[name].failed is None else "-"
             for name in templates.__all__
         ]
-        tie = ", tie" if ours.ties(best) else ""
+        tie = ", tie" if max(ours, best, key=lambda one: one.time_s).ties else ""
         lines.append(
-            f"| {row.model} | {row.batch} | {row.mesh} | {ours.measured_s * 1e3:.1f} | "
+            f"| {row.model} | {row.batch} | {row.mesh} | {ours.time_s * 1e3:.1f} | "
             f"{row.predicted_s * 1e3:.1f} | {' | '.join(cells)} | "
-            f"{ours.measured_s / best.measured_s:.3f} ({best.name}{tie}) |"
+            f"{ours.time_s / best.time_s:.3f} ({best.name}{tie}) |"
         )
     every = [row for row in rows if row.plans_run]
     if every:
