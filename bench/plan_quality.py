@@ -1,9 +1,9 @@
 """Is the plan good? CFP's plan against the five templates, and against every plan there is.
 
 For each model, batch size and mesh of virtual CPU devices, `cfp.plan` makes a plan; `cfp.compare`
-then runs its step and the steps of the templates in turn, afresh. With `--exhaustive`, on a mesh of one axis, every way to
-split the layer is then run as a full step too (all layers alike, embedding and head as in CFP's
-plan), and the fastest of them in turn with CFP's plan.
+then runs its step and the steps of the templates in turn, afresh. With `--exhaustive`, on a mesh of
+one axis, every way to split the layer is then run as a full step too (all layers alike, embedding
+and head as in CFP's plan), and the fastest of them in turn with CFP's plan.
 
     to the best template   CFP's measured step / that of the fastest template; below 1 is faster.
                            `tie` where the 95 % interval of the ratio has 1 in it
