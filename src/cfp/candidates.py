@@ -19,6 +19,7 @@ from cfp.profile import Option, Profile
 from cfp.profile.boundary import End, find_homes
 from cfp.search import Point, Solution, alternatives, solve
 from cfp.search.compose import Composition, compose
+from cfp.search.solution import frontier_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,7 @@ class Candidates:
             time_s=point.time_s + self.start_s,
             compute_s=sum(s.compute_s for s in segments) + self.start_s,
             communication_s=sum(s.communication_s + s.resharding_s for s in segments),
-            memory_bytes=point.memory_bytes,
+            memory_bytes=self.composition.memory_bytes(point.choice),
         )
 
     def segments(self, point: Point) -> tuple[SegmentCost, ...]:
@@ -144,9 +145,12 @@ class Candidates:
         return tuple(found)
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
+        found = self.solve(None).frontier
+        needed = [self.composition.memory_bytes(point.choice) for point in found]
+        plans = [replace(p, memory_bytes=needs) for p, needs in zip(found, needed, strict=True)]
         return tuple(
             FrontierPoint(point.time_s + self.start_s, point.memory_bytes, self.show(point))
-            for point in self.solve(None).frontier
+            for point in frontier_of(plans)
         )
 
     def show(self, point: Point) -> str:

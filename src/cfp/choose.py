@@ -1,8 +1,8 @@
 """From the search's answers to one plan: what their steps really need and take decides.
 
 The best predictions run as full steps, in turn. With a memory limit m and a step found to need d
-more than predicted, the next search is for m - d (or for more, if it needs less), until that finds
-nothing new. Of those that fit, the fastest is chosen; which others tie with it is said.
+more than the search counts, the next search is for m - d (or for more, if it needs less), until
+that finds nothing new. Of those that fit, the fastest is chosen; which others tie with it is said.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Chooser:
         smallest = frontier[0]
         tried = self._tried.get(smallest.choice)
         compiled = None if tried is None else tried.memory_bytes
-        needs = smallest.memory_bytes if compiled is None else compiled
+        needs = self.candidates.predict(smallest).memory_bytes if compiled is None else compiled
         ways = "Raise memory_limit or use more devices"
         if not self.candidates.analysis.graph.donated:
             ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"

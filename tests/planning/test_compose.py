@@ -93,32 +93,54 @@ def test_what_the_step_does_not_donate_it_has_twice(donates: bool) -> None:
     analysis = analyze(jitted, *args, mesh_shape=(4,))
     profile = invented_profile(analysis)
     composition = compose(analysis, profile)
-    for segment, node in zip(analysis.segments, composition.problem.nodes, strict=True):
+    for segment, needs in zip(analysis.segments, composition.needs, strict=True):
         found = profile.segments[segment.kind]
-        for option, kept in zip(composition.options[segment.index], node.kept_bytes, strict=True):
-            counted = found.costs[option].memory.kept_bytes
-            assert kept == counted + (0 if donates else training_state_bytes(found, option))
+        for option, stored in zip(composition.options[segment.index], needs.stored, strict=True):
+            counted = found.costs[option].memory.stored_bytes
+            assert stored == counted + (0 if donates else training_state_bytes(found, option))
 
 
 def test_an_argument_that_two_segments_read_counts_at_its_home() -> None:
     """BERT's head reads the embedding's table."""
     analysis = CASES["bert"]()
     profile = invented_profile(analysis)
-    problem = compose(analysis, profile).problem
+    composition = compose(analysis, profile)
     head = len(analysis.segments) - 1
     found = profile.segments[analysis.segments[head].kind]
     shared = [
         c.boundary for c in profile.crossings if c.target == head and c.boundary.what == "argument"
     ]
     assert shared
-    for option, kept in zip(found.costs, problem.nodes[head].kept_bytes, strict=True):
+    for option, stored in zip(found.costs, composition.needs[head].stored, strict=True):
         less = 0
         for boundary in shared:
             layout = boundary.target.layout(found.layouts[option])
             parts = 4 if layout != (None,) else 1
             less += math.prod(boundary.shape) * np.dtype(boundary.dtype).itemsize // parts
         twice = training_state_bytes(found, option)  # this step does not donate
-        assert kept == max(found.costs[option].memory.kept_bytes + twice - less, 0)
+        assert stored == found.costs[option].memory.stored_bytes + twice - less
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_problem_bounds_the_memory_of_every_plan(name: str) -> None:
+    analysis = CASES[name]()
+    composition = compose(analysis, invented_profile(analysis))
+    for choice in choices(composition):
+        exactly = composition.memory_bytes(choice)
+        assert exactly <= composition.problem.memory_bytes(choice)
+
+
+def test_a_loop_keeps_all_it_has() -> None:
+    """It might be one over micro-batches, which has its sums of gradients from the start."""
+    analysis = CASES["llama"]()
+    profile = invented_profile(analysis)
+    composition = compose(analysis, profile)
+    loops = [s for s in analysis.segments if len(profile.segments[s.kind].kind.cuts) > 1]
+    assert loops
+    for segment in loops:
+        needs = composition.needs[segment.index]
+        assert not needs.activations.any()
+        assert not needs.gradients.any()
 
 
 def training_state_bytes(found: SegmentProfile, option: Option) -> int:

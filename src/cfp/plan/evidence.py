@@ -16,8 +16,8 @@ from cfp.plan.fields import Fields
 class SegmentCost:
     """What one segment of the plan is expected to add to a step, on one device.
 
-    `resharding_s` is of the tensors that come in. `kept_bytes` add up over segments; of
-    `scratch_bytes` the largest counts.
+    `resharding_s` is of the tensors that come in. The sum of `kept_bytes` over segments and the
+    largest `scratch_bytes` bound what the step needs.
     """
 
     splits: str

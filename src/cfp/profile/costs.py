@@ -9,7 +9,7 @@ activations in the caches still.
     cost = (two in a row - resharding between them - fixed) / 2,   fixed = max(0, 2 * one - two)
 
 where `fixed`, what a program takes once however many segments it holds, comes from options that
-were measured alone too (`fixed_part`). Memory likewise (`MemoryUse.beside`).
+were measured alone too (`fixed_part`). Memory likewise (`one_of_two`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cfp.layouts import Layouts
 from cfp.profile.job import Shares
 from cfp.profile.kinds import Kind
 from cfp.profile.measurement import Measurement
-from cfp.profile.memory import MemoryUse, memory_use
+from cfp.profile.memory import MemoryUse, memory_use, one_of_two
 from cfp.profile.profile import Cost
 
 
@@ -61,7 +61,6 @@ def cost_of_two(
     """Of two in a row, laid out so; what one of them adds. `alone` is what one needs, if known."""
     assert kind.chained is not None
     assert both.memory is not None
-    half = memory_use(kind.chained, layouts, both.memory).half()
     extra_s = between_s + fixed_s
     time_s = max(both.time_s - extra_s, 0.0) / 2
     shares = both.split()
@@ -75,7 +74,7 @@ def cost_of_two(
         at_least_s=max(both.at_least_s - extra_s, 0.0) / 2,
         spread_s=both.spread_s / 2,
         shares=shares,
-        memory=half if alone is None else half.beside(alone),
+        memory=one_of_two(memory_use(kind.chained, layouts, both.memory), alone),
         rough=both.cut,
     )
 

@@ -2,9 +2,9 @@
 
 The compiler says how much a program needs in all; which tensors those are follows from the graph
 and the layouts, as far as the total goes: a gradient that is summed straight into its parameter
-needs no place of its own. Over a step parameters, optimizer state, gradients and activations (what
-the forward pass keeps for the backward pass) add up; scratch, the rest, is needed by one segment at
-a time.
+needs no place of its own. Over a step parameters and optimizer state add up, and so do activations
+(what the forward pass keeps for the backward pass) up to a point and gradients from there on
+(`cfp.search.peak`); scratch, the rest, is needed by one segment at a time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cfp.trace import Role
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes on one device; `total_bytes` is the compiler's figure for the program alone, or what of
-    its figure for two in a row one needs."""
+    """Bytes on one device; `total_bytes` is the compiler's figure for the program alone, or what
+    one needs by its figure for two in a row."""
 
     parameter_bytes: int
     state_bytes: int
@@ -38,35 +38,15 @@ class MemoryUse:
         summed["total_bytes"] = max(self.total_bytes, other.total_bytes)
         return MemoryUse(**summed)
 
-    def half(self) -> MemoryUse:
-        """One of two segments that a program holds; scratch is still that of one at a time."""
-        halves = {f.name: getattr(self, f.name) // 2 for f in fields(self)}
-        halves["scratch_bytes"] = self.scratch_bytes
-        halves["total_bytes"] = self.kept_bytes // 2 + self.scratch_bytes
-        return MemoryUse(**halves)
-
-    def beside(self, one: MemoryUse) -> MemoryUse:
-        """Half of two in a row, given what one alone needs: what one more adds is kept, and what is
-        there once is scratch. The graph says what is kept at most; the compiler may keep less."""
-        stored = self.parameter_bytes + self.state_bytes
-        alone = max(one.total_bytes - one.parameter_bytes - one.state_bytes, 0)
-        both = max(2 * (self.total_bytes - stored) - self.scratch_bytes, 0)
-        adds = min(max(both - alone, 0), both)
-        gradients = min(self.gradient_bytes, adds)
-        return MemoryUse(
-            parameter_bytes=self.parameter_bytes,
-            state_bytes=self.state_bytes,
-            gradient_bytes=gradients,
-            activation_bytes=adds - gradients,
-            scratch_bytes=max(2 * alone - both, 0),
-            total_bytes=self.total_bytes,
-        )
+    @property
+    def stored_bytes(self) -> int:
+        """What is there before and after the step."""
+        return self.parameter_bytes + self.state_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """What adds up over segments."""
-        kept = self.parameter_bytes + self.state_bytes
-        return kept + self.gradient_bytes + self.activation_bytes
+        """All but scratch."""
+        return self.stored_bytes + self.gradient_bytes + self.activation_bytes
 
 
 def memory_use(cut: Extract, layouts: Layouts, memory: Memory) -> MemoryUse:
@@ -119,3 +99,34 @@ def _needed_later(cut: Extract, value: int) -> bool:
     """An incoming activation that the backward pass reads again."""
     roles = {cut.graph.equations[reader].role for reader in cut.graph.readers[value]}
     return Role.FORWARD in roles and Role.BACKWARD in roles
+
+
+def one_of_two(both: MemoryUse, alone: MemoryUse | None) -> MemoryUse:
+    """What one of two in a row needs. Differentiating the second, the activations of both are
+    there; differentiating the first, the gradients of both. So two need, beside what is stored,
+
+        activations + gradients + scratch + the larger of activations and gradients
+
+    of one. The last is what two need more than one `alone`, where that was measured; the graph
+    knows what is kept at most, and the compiler may keep less.
+    """
+    needs = max(both.total_bytes - both.stored_bytes, 0)
+    activations, gradients = both.activation_bytes // 2, both.gradient_bytes // 2
+    larger, smaller = max(activations, gradients), min(activations, gradients)
+    if alone is None:
+        scratch = max(needs - 2 * larger - smaller, 0)
+    else:
+        single = min(max(alone.total_bytes - alone.stored_bytes, 0), needs)
+        larger = needs - single
+        smaller = min(smaller, max(single - larger, 0))
+        scratch = max(single - larger - smaller, 0)
+    swapped = gradients > activations
+    parameters, state = both.parameter_bytes // 2, both.state_bytes // 2
+    return MemoryUse(
+        parameter_bytes=parameters,
+        state_bytes=state,
+        gradient_bytes=larger if swapped else smaller,
+        activation_bytes=smaller if swapped else larger,
+        scratch_bytes=scratch,
+        total_bytes=parameters + state + larger + smaller + scratch,
+    )

@@ -2,8 +2,9 @@
 
 time      what the segment adds to a step, and what goes round its loop
 edges     reshardings of all tensors that cross between two segments, either way
-kept      parameters, optimizer state, gradients, activations. What the step does not donate it
-          has twice. An argument that several segments read counts where it is at home.
+kept      parameters, optimizer state, and what of activations and gradients adds up (`peak`). What
+          the step does not donate it has twice. An argument that several segments read counts
+          where it is at home.
 scratch   the rest of what the compiler says; one segment at a time needs it
 """
 
@@ -21,6 +22,7 @@ from cfp.analysis import Analysis
 from cfp.layouts import Layout, local_shape
 from cfp.profile import Boundary, Crossing, Option, Profile, SegmentProfile
 from cfp.profile.boundary import End
+from cfp.search.peak import Needs, kept_and_scratch, peak_bytes, places
 from cfp.search.problem import Node, Problem
 
 Array = npt.NDArray[np.float64]
@@ -34,10 +36,15 @@ class Composition:
     problem: Problem
     kinds: tuple[int, ...]
     options: tuple[tuple[Option, ...], ...]
+    needs: tuple[Needs, ...]
 
     def chosen(self, choice: Sequence[int]) -> tuple[Option, ...]:
         """An option per segment."""
         return tuple(found[at] for found, at in zip(self.options, choice, strict=True))
+
+    def memory_bytes(self, choice: Sequence[int]) -> int:
+        """What a device needs at the peak; the problem's figure is a bound of it."""
+        return peak_bytes(self.needs, choice)
 
 
 def compose(analysis: Analysis, profile: Profile, allowed: Allowed | None = None) -> Composition:
@@ -69,17 +76,17 @@ class _Composer:
                 self._own.setdefault(ends[0], []).append(crossing)
             else:
                 self._between.setdefault((min(ends), max(ends)), []).append(crossing)
-        self._nodes: dict[object, Node] = {}
+        self._known: dict[object, Needs] = {}
         self._matrices: dict[object, Array] = {}
 
     def compose(self) -> Composition:
-        nodes = tuple(self._node(i) for i in range(len(self.kinds)))
+        needs = tuple(self._needs(i) for i in range(len(self.kinds)))
         edges = {}
         for (i, j), crossings in sorted(self._between.items()):
             matrix = self._edge(i, j, crossings)
             if matrix.any():
                 edges[i, j] = matrix
-        return Composition(Problem(nodes, edges), self.kinds, self.options)
+        return Composition(Problem(self._nodes(needs), edges), self.kinds, self.options, needs)
 
     def _options(self, allowed: Allowed) -> tuple[tuple[Option, ...], ...]:
         """Equal tuples are one object: nodes that are alike are recognised by it."""
@@ -91,8 +98,30 @@ class _Composer:
             found.append(same.setdefault(options, options))
         return tuple(found)
 
-    def _node(self, i: int) -> Node:
-        own = tuple((c.boundary, c.times) for c in self._own.get(i, ()))
+    def _nodes(self, needs: Sequence[Needs]) -> tuple[Node, ...]:
+        """Segments that need and cost the same share a node."""
+        made: dict[object, Node] = {}
+        nodes = []
+        for i, (need, place) in enumerate(zip(needs, places(needs), strict=True)):
+            own = tuple((c.boundary, c.times) for c in self._own.get(i, ()))
+            key = (id(need), own, place)
+            if key not in made:
+                kept, scratch = kept_and_scratch(need, place)
+                made[key] = Node(self._times(i, own), np.maximum(kept, 0), scratch)
+            nodes.append(made[key])
+        return tuple(nodes)
+
+    def _times(self, i: int, own: Sequence[tuple[Boundary, int]]) -> Array:
+        costs = self.profile.segments[self.kinds[i]].costs
+        return np.array(
+            [
+                costs[option].time_s
+                + sum(times * self._reshard(b, option, option) for b, times in own)
+                for option in self.options[i]
+            ]
+        )
+
+    def _needs(self, i: int) -> Needs:
         shared = tuple(
             crossing.boundary
             for ends, crossings in self._between.items()
@@ -100,31 +129,32 @@ class _Composer:
             for crossing in crossings
             if crossing.target == i and crossing.boundary.what == "argument"
         )
-        key = (self.kinds[i], self.options[i], own, shared)
-        if key not in self._nodes:
-            self._nodes[key] = self._make_node(self.kinds[i], self.options[i], own, shared)
-        return self._nodes[key]
+        key = (self.kinds[i], self.options[i], shared)
+        if key not in self._known:
+            self._known[key] = self._make_needs(self.kinds[i], self.options[i], shared)
+        return self._known[key]
 
-    def _make_node(
-        self,
-        kind: int,
-        options: Sequence[Option],
-        own: Sequence[tuple[Boundary, int]],
-        shared: Sequence[Boundary],
-    ) -> Node:
-        costs = [self.profile.segments[kind].costs[option] for option in options]
-        times = [
-            cost.time_s + sum(times * self._reshard(b, option, option) for b, times in own)
-            for cost, option in zip(costs, options, strict=True)
-        ]
-        kept = [
-            cost.memory.kept_bytes
-            + self._twice(kind, option)
-            - sum(self._bytes(b.target, b.shape, b.dtype, option) for b in shared)
-            for cost, option in zip(costs, options, strict=True)
-        ]
-        scratch = [cost.memory.scratch_bytes for cost in costs]
-        return Node(np.array(times), np.maximum(kept, 0), np.array(scratch, dtype=np.int64))
+    def _make_needs(
+        self, kind: int, options: Sequence[Option], shared: Sequence[Boundary]
+    ) -> Needs:
+        found = self.profile.segments[kind]
+        uses = [found.costs[option].memory for option in options]
+        activations = np.array([use.activation_bytes for use in uses], dtype=np.int64)
+        gradients = np.array([use.gradient_bytes for use in uses], dtype=np.int64)
+        stored = np.array(
+            [
+                use.stored_bytes
+                + self._twice(kind, option)
+                - sum(self._bytes(b.target, b.shape, b.dtype, option) for b in shared)
+                for use, option in zip(uses, options, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        if len(found.kind.cuts) > 1:  # a loop over micro-batches holds its sums from the start
+            stored = stored + activations + gradients
+            activations = gradients = np.zeros_like(stored)
+        scratch = np.array([use.scratch_bytes for use in uses], dtype=np.int64)
+        return Needs(stored, activations, gradients, scratch)
 
     def _twice(self, kind: int, option: Option) -> int:
         """Training state that the step does not donate: its old and its new values."""
