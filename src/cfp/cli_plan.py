@@ -226,7 +226,7 @@ def compare(
 ) -> None:
     """Measure full steps under several plans, in turn.
 
-    Every round runs every plan once. Times are medians with 95 % confidence intervals; plans whose
+    Every round runs every plan. Times are medians with 95 % confidence intervals; plans whose
     ratio to the fastest may be 1 are called ties. TARGET as of `cfp analyze`.
 
     \b

@@ -35,13 +35,35 @@ def turns(
 def test_round_by_round_and_warm_ups_do_not_count(clock: Clock) -> None:
     runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0}, first={"a": 50.0, "c": 7.0})
     found = turns(runner, "a", "b", "c")
-    assert runner.ran() == ["a", "b", "c"] * 6
+    rounds = [tuple(ran) for ran in batched(runner.ran(), 3)]
+    assert len(rounds) == 6
+    assert all(sorted(ran) == ["a", "b", "c"] for ran in rounds)
+    assert len(set(rounds)) > 1, "no program has the same neighbour always"
     assert [found[key].runs_s for key in "abc"] == [(1.0,) * 4, (2.0,) * 4, (3.0,) * 4]
     assert [found[key].spread_s for key in "abc"] == [0, 0, 0]
     assert runner.calls[-1] == ("trace", ("a", "b", "c"))
     assert found["b"].shares == Shares(2.0, 1.0, 1.0)
     assert found["b"].split() == Shares(1.0, 0.5, 0.5)
     assert not any(found[key].cut or found[key].failed for key in "abc")
+
+
+def test_a_program_that_follows_itself_runs_twice_and_the_second_counts(clock: Clock) -> None:
+    effort = Effort(warmups=1, repeats=4, follows=True)
+    ran: list[str] = []
+
+    def slow(now: float) -> float:
+        ran[:] = runner.ran()
+        return 1.0 if len(ran) > 1 and ran[-1] == ran[-2] else 5.0
+
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0}, slow=slow)
+    found = turns(runner, "a", "b", effort=effort)
+    assert len(runner.ran()) == 2 * 2 * 5
+    assert all(first == second for first, second in batched(runner.ran(), 2))
+    assert [found[key].runs_s for key in "ab"] == [(1.0,) * 4, (2.0,) * 4]
+
+
+def batched(ran: list[str], size: int) -> list[list[str]]:
+    return [ran[i : i + size] for i in range(0, len(ran), size)]
 
 
 def test_five_warm_ups_and_ten_runs_by_default(clock: Clock) -> None:
@@ -115,8 +137,9 @@ def test_the_anchor_runs_in_every_round_that_counts(clock: Clock) -> None:
     runner = FakeRunner(clock, {"anchor": 2.0, "a": 3.0}, slow=lambda now: 1.5)
     found = turns(runner, "a", "b", anchor=Anchor("anchor", 2.0))
     ran = runner.ran()
-    counted = ran[-3 * EFFORT.repeats :]
-    assert counted == ["anchor", "a", "b"] * EFFORT.repeats
+    for first, *others in batched(ran[-3 * EFFORT.repeats :], 3):
+        assert first == "anchor"
+        assert sorted(others) == ["a", "b"]
     assert found.keys() == {"a", "b"}
     assert found["a"].drift == 1.5
     assert found["a"].time_s == 3.0

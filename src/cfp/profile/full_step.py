@@ -1,5 +1,6 @@
 """Whole steps under a plan, measured like any program: compiled and run in the worker, in turn,
-kept in the store. This is what a prediction is checked against."""
+kept in the store. As in training, each follows itself: what the step of another plan leaves in the
+caches is no part of it. This is what a prediction is checked against."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def measure_steps(
         name: step_request(campaign.machine, mesh, analysis, layouts, name)
         for name, (analysis, layouts) in plans.items()
     }
-    with campaign.trying(wave=max(len(requests), 1), enough_s=enough_s, fewest=AGREEING):
+    wave = max(len(requests), 1)
+    with campaign.trying(wave=wave, enough_s=enough_s, fewest=AGREEING, follows=True):
         campaign.measure(requests.values(), together=True)
     known = campaign.known
     return {name: known[one.key] for name, one in requests.items() if one.key in known}

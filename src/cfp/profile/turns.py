@@ -1,12 +1,15 @@
 """Runs compiled programs in turn, round by round, so that all see the same drift of the machine.
 
-Warm-up rounds first, then those that count. The anchor, a program whose usual time is known, runs
-in every round: how much slower than usual it was is the drift of the others, and ties one group of
-programs to the next. A program clearly slower than the best known is given up.
+Every round has another order: what ran just before leaves its mark, on the caches if nowhere else,
+and no program is to have the same neighbour always. Warm-up rounds first, then those that count.
+The anchor, a program whose usual time is known, runs in every round: how much slower than usual it
+was is the drift of the others, and ties one group of programs to the next. A program clearly slower
+than the best known is given up.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -33,8 +36,9 @@ class Effort:
     times as many, until there were `enough_s` seconds of them for every program. They end early,
     and so does warming up, once the last runs of every program differ by less than `steady`; or,
     where runs are long, once every program ran `fewest` times and for `plenty_s` seconds: a second
-    of running has most of the machine's noise averaged already. `hang_s` is how long a run may take
-    before the worker counts as hung, if nothing slower is known.
+    of running has most of the machine's noise averaged already. With `follows` a program runs twice
+    in its turn and the second run counts: it follows itself, as a step does in training. `hang_s`
+    is how long a run may take before the worker counts as hung, if nothing slower is known.
     """
 
     warmups: int = 5
@@ -44,6 +48,7 @@ class Effort:
     fewest: int = FEW
     plenty_s: float = float("inf")
     cutoff: float = 3.0
+    follows: bool = False
     wave: int = 4
     hang_s: float = 60.0
 
@@ -73,6 +78,7 @@ class Turns:
         self._failed: dict[str, str] = {}
         self._cut: set[str] = set()
         self._anchor_runs: list[float] = []
+        self._draw = random.Random(0)
 
     def run(self, keys: Sequence[str]) -> dict[str, Measurement]:
         """A measurement of each, without what the caller knows of it.
@@ -112,10 +118,12 @@ class Turns:
         return [key for key in self._runs if key not in self._failed and key not in self._cut]
 
     def _round(self, into: Mapping[str, list[float]]) -> None:
-        for key in self._live():
+        order = self._live()
+        self._draw.shuffle(order)
+        for key in order:
             if time.monotonic() >= self.deadline:
                 return
-            answer = self.runner.run(key, self._patience())
+            answer = self._turn(key)
             if isinstance(answer, Failed):
                 self._failed[key] = answer.reason
                 continue
@@ -124,6 +132,12 @@ class Turns:
             limit = self.limits.get(key, float("inf")) * self._drift()
             if len(seen) >= 2 and min(seen) > limit:
                 self._cut.add(key)
+
+    def _turn(self, key: str) -> float | Failed:
+        answer = self.runner.run(key, self._patience())
+        if self.effort.follows and not isinstance(answer, Failed):
+            answer = self.runner.run(key, self._patience())
+        return answer
 
     def _steady(self, runs: Mapping[str, list[float]], count: int) -> bool:
         """The last runs of each agree, so that more would tell nothing new."""
