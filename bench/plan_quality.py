@@ -5,8 +5,8 @@ then runs its step and the steps of the templates in turn, afresh. With `--exhau
 one axis, every way to split the layer is then run as a full step too (all layers alike, embedding
 and head as in CFP's plan), and the fastest of them in turn with CFP's plan.
 
-    to the best template   CFP's measured step / that of the fastest template; below 1 is faster.
-                           `tie` where the 95 % interval of the ratio has 1 in it
+    to the best template   CFP's measured step / that of the fastest template, round by round: the
+                           median; below 1 is faster. `tie` where its 95 % interval has 1 in it
     to the best of all     CFP's measured step / that of the fastest of all plans
 
 `python -m bench.plan_quality` writes bench/results/plan_quality.md. Stopped, it goes on where it
@@ -184,7 +184,7 @@ def render(rows: list[Row]) -> str:
         lines.append(
             f"| {row.model} | {row.batch} | {row.mesh} | {ours.time_s * 1e3:.1f} | "
             f"{row.predicted_s * 1e3:.1f} | {' | '.join(cells)} | "
-            f"{ours.time_s / best.time_s:.3f} ({best.name}{tie}) |"
+            f"{ours.ratio / best.ratio:.3f} ({best.name}{tie}) |"
         )
     every = [row for row in rows if row.plans_run]
     if every:
