@@ -31,7 +31,8 @@ Allowed = Callable[[int, Option], bool]  # (segment, option)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composition:
-    """`options[i]` are what the choices of node i count through; `kinds[i]` is its kind."""
+    """`options[i]` are what the choices of node i count through, and `needs[i]` the memory of each;
+    `kinds[i]` is its kind."""
 
     problem: Problem
     kinds: tuple[int, ...]
