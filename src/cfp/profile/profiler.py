@@ -228,8 +228,8 @@ class _Profiler:
             cost = self.ledger.cost(kind, finalists[0]) if finalists else None
             if cost is not None:
                 happens = len(self.analysis.distinct_segments[kind.index].occurrences)
-                stored = cost.memory.parameter_bytes + cost.memory.state_bytes
-                kept += (cost.memory.kept_bytes + stored * (copies - 1)) * happens
+                stored = cost.memory.stored_bytes * (copies - 1)
+                kept += (cost.memory.kept_bytes + stored) * happens
                 scratch = max(scratch, cost.memory.scratch_bytes)
         limit = self.scope.memory_limit_bytes
         return limit is not None and kept + scratch > limit
