@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,20 @@ def planned(folder: Path, where: Mesh | None = None, **options: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store that `plan` was made with."""
     return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")
-def plan(folder: Path) -> Plan:
-    return planned(folder, beside=["data_parallel", "fsdp"])
+def plan(measured: Path) -> Plan:
+    return planned(measured, beside=["data_parallel", "fsdp"])
+
+
+@pytest.fixture
+def folder(plan: Plan, measured: Path, tmp_path: Path) -> Path:
+    """A copy of it: what one test measures is nothing to the next, in whatever order they run."""
+    return shutil.copytree(measured, tmp_path / "store")
 
 
 def test_the_plan_computes_what_the_step_computes(plan: Plan) -> None:
@@ -108,7 +116,7 @@ def test_a_saved_plan_keeps_its_evidence(plan: Plan, tmp_path: Path) -> None:
     assert loaded.bind(step, *args()).evidence == plan.evidence
 
 
-def test_a_memory_limit_is_kept(folder: Path, plan: Plan) -> None:
+def test_a_memory_limit_is_kept(folder: Path) -> None:
     split, whole = (
         make(step, *args(), mesh=mesh((4,))).memory_bytes()
         for make in (cfp.templates.fsdp, cfp.templates.data_parallel)
@@ -122,12 +130,12 @@ def test_a_memory_limit_is_kept(folder: Path, plan: Plan) -> None:
     cfp.verify(step, *args(), plan=small)
 
 
-def test_nothing_fits(folder: Path, plan: Plan) -> None:
+def test_nothing_fits(folder: Path) -> None:
     with pytest.raises(cfp.CfpError, match=r"No plan fits 1\.0 KiB per device: the smallest needs"):
         planned(folder, memory_limit="1KiB")
 
 
-def test_pins_are_kept(folder: Path, plan: Plan) -> None:
+def test_pins_are_kept(folder: Path) -> None:
     pins = {"params.1": PartitionSpec("x", None), "x": PartitionSpec()}  # type: ignore[no-untyped-call]
     pinned = planned(folder, pins=pins, audit=False)
     layouts = {tensor.path: tensor.layout for tensor in pinned.arguments}
@@ -136,7 +144,7 @@ def test_pins_are_kept(folder: Path, plan: Plan) -> None:
     cfp.verify(step, *args(), plan=pinned)
 
 
-def test_without_audit_no_step_runs(folder: Path, plan: Plan) -> None:
+def test_without_audit_no_step_runs(folder: Path) -> None:
     quick = planned(folder, audit=False)
     assert quick.evidence is not None
     assert quick.evidence.steps == ()
