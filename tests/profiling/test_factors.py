@@ -70,9 +70,10 @@ def test_what_does_not_exist_is_not_asked_for() -> None:
     assert len(asked) == len(set(asked)) <= 12 == explorer.space
 
 
-def table_of_two_axes(seed: int) -> Table:
-    """By factor, of four blocks: what they cost on the axes adds up, but for 2 %."""
-    first, second = (synthesise((3,) * 4, seed + i, noise=0, penalties=0) for i in (0, 1000))
+def table_of_two_axes(seed: int, other: int = 1000) -> Table:
+    """By factor, of four blocks: what they cost on the axes adds up, but for 2 %. The axes are
+    alike where `other` is 0."""
+    first, second = (synthesise((3,) * 4, seed + i, noise=0, penalties=0) for i in (0, other))
     rng = np.random.default_rng(seed)
     truth: dict[Combo, float | None] = {}
     for combo in itertools.product(range(3), repeat=8):
@@ -112,3 +113,45 @@ def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
             regrets.append(time_s / best - 1)
     assert np.mean(by_factor) < 0.7 * np.mean(by_block)
     assert np.mean(by_factor) < 0.08
+
+
+def test_axes_that_are_alike_are_searched_as_one() -> None:
+    together, apart = [], []
+    both = list(itertools.product(SPLITS, repeat=2))
+    factors = Factors([both] * 4)
+    for seed in range(4):
+        table = table_of_two_axes(seed, other=0)
+        best = min(time for time in table.truth.values() if time is not None)
+        for axes, regrets in ((2, together), (1, apart)):
+            explorer = Explorer(
+                factors.sizes,
+                interface=lambda combo: (combo[:2], combo[-2:]),
+                pairs=factors.pairs([(0, 1), (1, 2), (2, 3)]),
+                axes=axes,
+                limit=20,
+            )
+            explore(explorer, table)
+            assert explorer.best is not None
+            time_s = table.truth[explorer.best]
+            assert time_s is not None
+            regrets.append(time_s / best - 1)
+    assert np.mean(together) < 0.7 * np.mean(apart)
+
+
+def test_what_cannot_be_alike_is_still_explored() -> None:
+    """A dim that one axis divides, and not two: no block can be split alike on both."""
+
+    def exists(combo: Combo) -> bool:
+        return all(combo[i] != combo[i + 1] for i in (0, 2))
+
+    explorer = Explorer(
+        (3, 3, 3, 3),
+        interface=lambda combo: combo[0],
+        pairs=Factors([[(0, 1)], [(0, 1)]]).pairs([(0, 1)]),
+        axes=2,
+        exists=exists,
+    )
+    there = [combo for combo in itertools.product(range(3), repeat=4) if exists(combo)]
+    times = {combo: 1.0 + sum(3**i * split for i, split in enumerate(combo)) for combo in there}
+    explore(explorer, Table((3,) * 4, times, times))
+    assert explorer.best == min(there, key=times.__getitem__)

@@ -4,7 +4,8 @@ A segment of K blocks with S_j strategies has Π S_j combinations, and each one 
 compiled. What the search needs is the fastest combination of each interface (what the neighbours
 see), as far as it can compete with the fastest of all. So:
 
-1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured.
+1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured; on
+   several axes first with every block split alike on all of them.
 2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty.
 3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
    the best of x's interface c and a the share of the limit that is still ahead, x promises
@@ -14,7 +15,8 @@ see), as far as it can compete with the fastest of all. So:
 
    First every interface that can compete, at the end the best of all (`_worth`). A batch is picked
    one by one, each as if those before had taken what is predicted (`_promising`); batches get
-   smaller towards the limit.
+   smaller towards the limit. On several axes those come first whose blocks are split alike on all:
+   few, much like the options of one axis, and a good start for what differs from axis to axis.
 4. It ends when no combination promises `tolerance / PATIENCE` or more, or at the limit.
 
 Spaces over `ENUMERATED` combinations are searched from the best known by steps of one block
@@ -24,19 +26,20 @@ Spaces over `ENUMERATED` combinations are searched from the best known by steps 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cfp.profile import regress
-from cfp.profile.regress import Array, Combo, Pairs, Points, Rows, Surrogate, combos_of
+from cfp.profile.regress import Array, Combo, Effects, Points, Rows, Surrogate, combos_of
 
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
 COMPETITIVE = 1.5
 FADE = 0.1
 PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
+ALIKE = 3  # times as many as the design has are split alike on all axes, if that promises enough
 ENUMERATED = 40_000
 SHORTLIST = 256
 BEAM = 48
@@ -64,9 +67,11 @@ class Explorer:
     """Ask for combinations, tell their times; at any moment `best` is the best told.
 
     `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
-    blocks that hand tensors to one another (default: neighbours in order). `prior` is a cheap
-    guess of a combination's cost in any unit, zero or more. `exists` says which combinations there
-    are (default: all). Every combination asked for must be told, failures as None.
+    blocks that hand tensors to one another (default: neighbours in order). With `axes` over 1 each
+    block has that many `sizes` in a row, equal ones, and is itself a block per axis (factors.py).
+    `prior` is a cheap guess of a combination's cost in any unit, zero or more. `exists` says which
+    combinations there are (default: all). Every combination asked for must be told, failures as
+    None.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Explorer:
         *,
         interface: Callable[[Combo], Hashable],
         pairs: Sequence[tuple[int, int]] | None = None,
+        axes: int = 1,
         limit: int | None = None,
         tolerance: float = 0.02,
         prior: Callable[[Combo], float] | None = None,
@@ -90,7 +96,7 @@ class Explorer:
         self._ranges = [range(size) for size in self.sizes]
         chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
         chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]
-        self.pairs: Pairs = tuple(sorted(set(chosen)))
+        self.effects = Effects(tuple(sorted(set(chosen))), axes)
         self.limit = default_limit(self.sizes) if limit is None else limit
         self.tolerance = tolerance
         self.reason: str | None = None
@@ -99,14 +105,26 @@ class Explorer:
         self._told: dict[Combo, Told] = {}
         self._asked: dict[Combo, None] = {}
         self._labels: dict[Hashable, int] = {}
-        self._listed: tuple[Points, Rows] | None = None
-        most = max(self.limit // 2, *self.sizes, 1)
-        design = regress.covering(self.sizes, self.pairs, most)
-        self._design = [combo for combo in design if exists is None or exists(combo)]
+        self._listed: dict[bool, tuple[Points, Rows]] = {}
+        self._design = self._begin(max(self.limit // 2, *self.sizes, 1))
         self._unit = 1.0
         if prior is not None:
             self._design.sort(key=prior)
             self._unit = prior(self._design[len(self._design) // 2]) or 1.0
+
+    def _begin(self, most: int) -> list[Combo]:
+        """What to measure first. On several axes every block is split alike on all of them, but
+        where that does not exist."""
+        pairs, axes = self.effects.pairs, self.effects.axes
+        if axes == 1:
+            design = list(regress.covering(self.sizes, pairs, most))
+        else:
+            blocks = {(i // axes, j // axes) for i, j in pairs if i // axes != j // axes}
+            alike = regress.covering(self.sizes[::axes], tuple(sorted(blocks)), most)
+            design = [tuple(np.repeat(combo, axes).tolist()) for combo in alike]
+            design += regress.covering(self.sizes, pairs, most)
+        there = [combo for combo in design if self._exists is None or self._exists(combo)]
+        return self._adding(there, (), most)
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -166,8 +184,10 @@ class Explorer:
         picks = self._uncovered(min(count, room)) if room > 0 else []
         if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):
             self._asked.update(dict.fromkeys(picks))
-            share = math.ceil((room - len(picks)) / AT_ONCE)
-            picks += self._promising(min(count - len(picks), share))
+            share = min(count - len(picks), math.ceil((room - len(picks)) / AT_ONCE))
+            several = self.effects.axes > 1 and out + len(picks) < ALIKE * len(self._design)
+            found = self._promising(share, alike=True) if several else []
+            picks += found or self._promising(share, alike=False)
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
             if len(self._told) == self.space:
@@ -180,25 +200,34 @@ class Explorer:
 
     def _uncovered(self, count: int) -> list[Combo]:
         """Combinations of the design with a pair that no known combination has."""
-        pairs = (*self.pairs, *((block, block) for block in range(len(self.sizes))))
-        seen = {(p, c[p[0]], c[p[1]]) for c in (*self._told, *self._asked) for p in pairs}
+        return self._adding(self._design, (*self._told, *self._asked), count)
+
+    def _adding(self, combos: Iterable[Combo], known: Iterable[Combo], count: int) -> list[Combo]:
+        """Up to `count` of the combinations, each with a pair that none before it has, nor a known
+        one. What a block costs split differently on two axes is left to the model."""
+        axes = self.effects.axes
+        between = [(i, j) for i, j in self.effects.pairs if i // axes != j // axes]
+        pairs = (*between, *((block, block) for block in range(len(self.sizes))))
+        known = set(known)
+        seen = {(p, c[p[0]], c[p[1]]) for c in known for p in pairs}
         picks: list[Combo] = []
-        for combo in self._design:
+        for combo in combos:
             own = {(p, combo[p[0]], combo[p[1]]) for p in pairs}
-            known = combo in self._told or combo in self._asked
-            if len(picks) < count and not known and not own <= seen:
+            if len(picks) < count and combo not in known and not own <= seen:
                 picks.append(combo)
                 seen |= own
         return picks
 
-    def _promising(self, count: int) -> list[Combo]:
-        """The combinations worth most, one after the other."""
+    def _promising(self, count: int, alike: bool) -> list[Combo]:
+        """The combinations worth most, one after the other; of those `alike` on all axes."""
         model = self._fitted()
-        points, labels = self._candidates(model)
+        points, labels = self._candidates(model, alike)
+        if not len(points.rows):
+            return []
         near, bad = self._sorted()
         known = self._points(np.array([*near, *bad]))
         ran = np.arange(len(known.rows)) < len(near)
-        chance = regress.feasibility(known, ran, points, self.pairs)
+        chance = regress.feasibility(known, ran, points, self.effects)
         if model is None:  # nothing has run: what is least like that which failed
             order = np.argsort(-chance, kind="stable")[:count]
             return list(combos_of(points.rows[order]))
@@ -255,7 +284,7 @@ class Explorer:
         told = [self._told[combo] for combo in near]
         times_s = np.array([t.time_s for t in told], dtype=np.float64)
         points = self._points(np.array(near))
-        return regress.fit(points, times_s, np.array([t.bound for t in told]), self.pairs)
+        return regress.fit(points, times_s, np.array([t.bound for t in told]), self.effects)
 
     def _points(self, rows: Rows) -> Points:
         guess = np.zeros(len(rows))
@@ -263,21 +292,24 @@ class Explorer:
             guess += [self._prior(combo) / self._unit - 1 for combo in combos_of(rows)]
         return Points(rows, np.clip(guess, -1, 3))
 
-    def _candidates(self, model: Surrogate | None) -> tuple[Points, Rows]:
+    def _candidates(self, model: Surrogate | None, alike: bool) -> tuple[Points, Rows]:
         """What may be asked for, and the number of its interface."""
-        listed = self._listed
+        listed = self._listed.get(alike)
         if listed is None:
-            small = math.prod(self.sizes) <= ENUMERATED
-            rows = self._existing(self._every() if small else self._climb(model))
+            axes = self.effects.axes if alike else 1
+            small = math.prod(self.sizes[::axes]) <= ENUMERATED
+            rows = self._existing(self._every(axes) if small else self._climb(model))
             listed = self._points(rows), np.array([self._label(c) for c in combos_of(rows)])
-            self._listed = listed if small else None
+            if small:
+                self._listed[alike] = listed
         points, labels = listed
         known = {*self._told, *self._asked}
-        free = np.array([combo not in known for combo in combos_of(points.rows)])
+        free = np.array([combo not in known for combo in combos_of(points.rows)], dtype=bool)
         return points.take(np.flatnonzero(free)), labels[free]
 
-    def _every(self) -> Rows:
-        return np.argwhere(np.ones(self.sizes))
+    def _every(self, alike: int = 1) -> Rows:
+        """All combinations; those whose factors are alike, so many in a row."""
+        return np.repeat(np.argwhere(np.ones(self.sizes[::alike])), alike, axis=1)
 
     def _existing(self, rows: Rows) -> Rows:
         if self._exists is None:

@@ -8,6 +8,7 @@ block would hide. Some choices may not exist: a dim that one axis divides, and n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -26,9 +27,9 @@ class Factors:
         self._strategies = strategies
         self._numbers = [{strategy: i for i, strategy in enumerate(some)} for some in strategies]
         self._splits = [
-            list(dict.fromkeys(strategy[axis] for strategy in some))
+            list(dict.fromkeys(itertools.chain(*some)))
             for some in strategies
-            for axis in range(self.axes)
+            for _ in range(self.axes)
         ]
         self.sizes = tuple(map(len, self._splits))
         self.complete = math.prod(self.sizes) == math.prod(map(len, strategies))
@@ -72,6 +73,7 @@ class OptionExplorer:
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
             pairs=factors.pairs(sorted(pair for pair in near if pair[0] != pair[1])),
+            axes=axes,
             exists=None if factors.complete else lambda combo: factors.join(combo) is not None,
         )
 

@@ -11,6 +11,11 @@ possibly many features. `rest` is every other set of blocks, weighted equally. T
 effects and g itself come from a grid, weighted by marginal likelihood (`fit`); the predictions of
 the best few models are mixed (`Surrogate`).
 
+On a mesh of several axes a block is split on each of them, and "block" above stands for a block on
+one axis (a factor). A split then costs much the same on either axis, so part of each effect is
+common to all axes (`_common`): what was measured on one says something of the others. How large
+that part is, the grid decides too.
+
 "At least" values are replaced by their expectation given the rest and the bound (`_imputed`). What
 failed, or takes over `FAR` times the best, is not fitted: how bad the bad ones are must not bend
 the model where it matters. `feasibility` learns from the same effects which combinations these are.
@@ -39,9 +44,18 @@ PAIR_SD = (0.04, 0.12, 0.35)
 REST_SD = (0.01, 0.04, 0.12)
 NOISE_SD = (0.01, 0.03)
 SLOPE_SD = (0.0, 0.3)
+COMMON = (0.2, 0.8)  # of the variance of an effect, the share that all axes have in common
 MEAN_SD = 1.0
 KEPT_MODELS = 4
 CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Which factors act together: `pairs` of them. Each block has `axes` factors in a row."""
+
+    pairs: Pairs
+    axes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +93,60 @@ def distinct(rows: Rows) -> Rows:
     return rows[first]
 
 
-def covariances(left: Points, right: Points, pairs: Pairs) -> Array:
-    """(4, left, right): covariance by unary, paired, remaining effects and guess, of scale 1."""
-    same = left.rows[:, None, :] == right.rows[None, :, :]
-    blocks = same.shape[-1]
+def covariances(left: Points, right: Points, effects: Effects) -> Array:
+    """(6, left, right): covariance by unary, paired, remaining effects, guess, and by the unary and
+    paired effects that axes have in common, each of scale 1."""
+    return _parts(left.rows[:, None], right.rows, effects, left.guess[:, None] * right.guess)
+
+
+def _variances(points: Points, effects: Effects) -> Array:
+    """(6, points): the covariances of each point with itself."""
+    return _parts(points.rows, points.rows, effects, points.guess**2)
+
+
+def _parts(left: Rows, right: Rows, effects: Effects, guess: Array) -> Array:
+    """The covariances of rows with rows, of any shapes that numpy broadcasts."""
+    same = left == right
+    factors, pairs = same.shape[-1], effects.pairs
     unary = same.sum(-1, dtype=np.float64)
     paired = np.zeros_like(unary)
     for i, j in pairs:
         paired += same[..., i] & same[..., j]
     remaining = 2.0**unary - 1 - unary - paired
-    sets = 2.0**blocks - 1 - blocks - len(pairs)
+    sets = 2.0**factors - 1 - factors - len(pairs)
+    common = _common(left, right, effects) if effects.axes > 1 else (unary, paired)
     return np.stack(
         [
-            unary / blocks,
+            unary / factors,
             paired / max(1, len(pairs)),
             remaining / max(1.0, sets),
-            left.guess[:, None] * right.guess[None, :],
+            guess,
+            common[0] / factors,
+            common[1] / max(1, len(pairs)),
         ]
     )
+
+
+def _common(left: Rows, right: Rows, effects: Effects) -> tuple[Array, Array]:
+    """On how many axes of the one a split stands that the other has on some axis, counted for each
+    axis of the other; and so for pairs. Two splits of one block are a pair in either order."""
+    axes = range(effects.axes)
+    meet = {
+        (a, b): left[..., a :: len(axes)] == right[..., b :: len(axes)]
+        for a, b in itertools.product(axes, axes)
+    }
+    unary = sum((both.sum(-1, dtype=np.float64) for both in meet.values()), np.zeros(()))
+    paired = np.zeros_like(unary)
+    for i, j in effects.pairs:
+        (first, a), (second, c) = divmod(i, len(axes)), divmod(j, len(axes))
+        if first == second:
+            for b, d in itertools.combinations(axes, 2):
+                straight = meet[a, b][..., first] & meet[c, d][..., first]
+                paired += straight | (meet[a, d][..., first] & meet[c, b][..., first])
+        else:
+            for b in axes:
+                paired += meet[a, b][..., first] & meet[c, b][..., second]
+    return unary, paired
 
 
 def normal_cdf(z: Array) -> Array:
@@ -108,11 +158,20 @@ def normal_pdf(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
 
 
-def _grid(guessed: bool) -> tuple[Array, Array]:
-    """Models to choose from: variances (models, 4) of the effects, and noise variances."""
+def _grid(guessed: bool, axes: int) -> tuple[Array, Array]:
+    """Models to choose from: variances (models, 6) of the effects, and noise variances."""
     scales = UNARY_SD, PAIR_SD, REST_SD, SLOPE_SD if guessed else SLOPE_SD[:1], NOISE_SD
     grid = np.array(list(itertools.product(*scales))) ** 2
-    return grid[:, :4], grid[:, 4]
+    shares = COMMON if axes > 1 else (0.0,)
+    variances = [_shared(grid[:, :4], share) for share in shares]
+    return np.concatenate(variances), np.tile(grid[:, 4], len(shares))
+
+
+def _shared(variances: Array, share: float) -> Array:
+    """(models, 6) from the variances of unary, paired, remaining effects and guess."""
+    unary, paired = variances[:, 0], variances[:, 1]
+    own = [(1 - share) * unary, (1 - share) * paired, variances[:, 2], variances[:, 3]]
+    return np.stack([*own, share * unary, share * paired], axis=-1)
 
 
 def _gram(parts: Array, variances: Array, noise: Array) -> Array:
@@ -142,20 +201,20 @@ def _imputed(y: Array, bounded: Flags, gram: Array) -> Array:
 class Surrogate:
     """A mixture of a few fitted models; arrays lead with the model."""
 
-    pairs: Pairs
+    effects: Effects
     best_s: float  # the time that u = 1 stands for
     points: Points
     y: Array  # (models, points)
     weights: Array
     logarithmic: Flags
-    variances: Array  # (models, 4)
+    variances: Array  # (models, 6)
     noise: Array
     factor: Array = field(init=False)  # (models, points, points): inverse of the Cholesky factor
     alpha: Array = field(init=False)  # (models, points): covariance^-1 (y - mean)
 
     def __post_init__(self) -> None:
         spread = np.where(self.logarithmic[:, None], 1.0, np.maximum(1 + self.y, 0.1))
-        parts = covariances(self.points, self.points, self.pairs)
+        parts = covariances(self.points, self.points, self.effects)
         gram = _gram(parts, self.variances, self.noise[:, None] * spread**2)
         factor = np.linalg.inv(np.linalg.cholesky(gram))
         white = factor @ (self.y - self.y.mean(1, keepdims=True))[..., None]
@@ -165,14 +224,13 @@ class Surrogate:
     def moments(self, points: Points) -> tuple[Array, Array]:
         """Mean and standard deviation of g(u), (models, points) each."""
         means, sds = [self.y[:, :0]], [self.y[:, :0]]
-        own = self.variances[:, :3].sum(-1)[:, None] + MEAN_SD**2
         for start in range(0, len(points.rows), CHUNK):
             part = points.take(slice(start, start + CHUNK))
-            parts = covariances(self.points, part, self.pairs)
+            parts = covariances(self.points, part, self.effects)
             cross = np.einsum("cp,pnm->cnm", self.variances, parts) + MEAN_SD**2
             means.append(self.y.mean(1, keepdims=True) + np.einsum("cn,cnm->cm", self.alpha, cross))
             explained = ((self.factor @ cross) ** 2).sum(1)
-            total = own + self.variances[:, 3:4] * part.guess**2
+            total = self.variances @ _variances(part, self.effects) + MEAN_SD**2
             sds.append(np.sqrt(np.maximum(total - explained, 1e-8)))
         return np.concatenate(means, 1), np.concatenate(sds, 1)
 
@@ -199,14 +257,15 @@ class Surrogate:
         return replace(self, points=self.points.plus(points), y=np.concatenate([self.y, mean], 1))
 
 
-def fit(points: Points, times_s: Array, bounded: Flags, pairs: Pairs) -> Surrogate:
+def fit(points: Points, times_s: Array, bounded: Flags, effects: Effects) -> Surrogate:
     """Weigh every model of the grid by its marginal likelihood and keep the best few."""
     exact = times_s[~bounded]
     best_s = float(exact.min() if len(exact) else times_s.min())
     u = times_s / best_s
-    parts = covariances(points, points, pairs)
-    variances, noise = _grid(bool(points.guess.any()))
+    parts = covariances(points, points, effects)
+    variances, noise = _grid(bool(points.guess.any()), effects.axes)
     middle = np.array([[UNARY_SD[1], PAIR_SD[1], REST_SD[1], SLOPE_SD[0]]]) ** 2
+    middle = _shared(middle, 0.5)
     ys: list[Array] = []
     scores: list[Array] = []
     for y in (u - 1, np.log(u)):
@@ -225,7 +284,7 @@ def fit(points: Points, times_s: Array, bounded: Flags, pairs: Pairs) -> Surroga
     weights = np.exp(score[kept] - score[kept[0]])
     which, model = np.divmod(kept, len(noise))
     return Surrogate(
-        pairs=pairs,
+        effects=effects,
         best_s=best_s,
         points=points,
         y=np.stack(ys)[which],
@@ -236,13 +295,13 @@ def fit(points: Points, times_s: Array, bounded: Flags, pairs: Pairs) -> Surroga
     )
 
 
-def feasibility(points: Points, feasible: Flags, asked: Points, pairs: Pairs) -> Array:
+def feasibility(points: Points, feasible: Flags, asked: Points, effects: Effects) -> Array:
     """The share of the combinations like each of `asked` that ran at all, in (0, 1]."""
     if feasible.all():
         return np.ones(len(asked.rows))
-    scale = np.array([0.09, 0.09, 0.04, 0.0])
-    cross = np.tensordot(scale, covariances(asked, points, pairs), 1)
-    gram = np.tensordot(scale, covariances(points, points, pairs), 1)
+    scale = _shared(np.array([[0.09, 0.09, 0.04, 0.0]]), 0.5)[0]
+    cross = np.tensordot(scale, covariances(asked, points, effects), 1)
+    gram = np.tensordot(scale, covariances(points, points, effects), 1)
     gram += 0.02 * np.eye(len(gram))
     chance = 0.8 + cross @ np.linalg.solve(gram, feasible - 0.8)
     return np.clip(chance, 0.02, 1.0)
