@@ -221,6 +221,39 @@ def test_a_machine_that_slows_down_between_waves(clock: Clock, tmp_path: Path) -
     assert runner.submitted().count("anchor") <= 2  # kept from wave to wave
 
 
+def test_times_are_those_of_the_machine_as_it_usually_is(clock: Clock, tmp_path: Path) -> None:
+    """Not as it was when the anchor was measured; what is measured or loaded later agrees."""
+    slow = {"now": 2.0}
+    times = {"anchor": 2.0, "a": 5.0, "b": 6.0, "c": 7.0, "d": 8.0}
+
+    def start() -> module.Campaign:
+        campaign = new_campaign(FakeRunner(clock, times, slow=lambda now: slow["now"]), tmp_path)
+        campaign.set_anchor(request("anchor"))
+        return campaign
+
+    campaign = start()
+    for key, now in (("a", 1.0), ("b", 1.0), ("c", 1.1)):
+        slow["now"] = now
+        campaign.measure([request(key)])
+    assert campaign.known["a"].time_s == 10.0
+    before = {key: found.time_s for key, found in campaign.known.items()}
+    campaign.settle()
+    after = {key: found.time_s for key, found in campaign.known.items()}
+    assert after["a"] == pytest.approx(5.0 * 1.05)  # between the speeds of the two
+    assert {key: after[key] / before[key] for key in after} == pytest.approx(
+        dict.fromkeys(after, 0.525)
+    )
+    slow["now"] = 3.0
+    campaign.measure([request("d")])
+    assert campaign.known["d"].time_s == pytest.approx(8.0 * 1.05)
+    campaign.settle()
+    again = start()
+    again.measure([request(key) for key in "abcd"])
+    again.settle()
+    times_s = {key: found.time_s for key, found in campaign.known.items()}
+    assert {key: found.time_s for key, found in again.known.items()} == pytest.approx(times_s)
+
+
 def test_one_that_does_not_compile(clock: Clock, tmp_path: Path) -> None:
     runner = FakeRunner(clock, fails={("b", "compile"): "unsupported"})
     campaign = new_campaign(runner, tmp_path)

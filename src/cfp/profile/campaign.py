@@ -6,11 +6,15 @@ measurement is in the store as soon as its wave ends.
 
 A program that is at work when the worker dies or hangs is tried once more, alone; then it counts as
 failed, with the reason. What else was in its wave is done again.
+
+Drifts are stored relative to the anchor's first measurement, which may have been in a slow moment.
+`settle` finds how fast the machine usually was, and from then on `known` is relative to that.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,6 +64,8 @@ class Campaign:
     def __post_init__(self) -> None:
         self._anchor: Request | None = None
         self._anchor_s = 0.0
+        self._pace = 1.0  # the usual drift
+        self._drifts: set[float] = set()  # one per wave, of those that ran in turn with an anchor
         self._kept = ""  # stays in the worker: to be the anchor
         self._sent: set[str] = set()  # given to the worker
         self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
@@ -135,7 +141,16 @@ class Campaign:
         self.measure([request])
         found = self.known[request.key]
         if found.failed is None:
-            self._anchor, self._anchor_s = request, found.usual_s
+            self._anchor, self._anchor_s = request, found.usual_s / self._pace
+
+    def settle(self) -> None:
+        """Makes the median of all drifts so far the usual one; each wave counts once."""
+        if self._drifts:
+            pace = statistics.median(self._drifts)
+            slower, self._pace = pace / self._pace, pace
+            self._best = {group: best_s * slower for group, best_s in self._best.items()}
+            for key, known in self.known.items():
+                self.known[key] = replace(known, drift=known.drift / slower)
 
     def _load(self, requests: Iterable[Request]) -> None:
         requests = [request for request in requests if request.key not in self._afresh]
@@ -147,7 +162,10 @@ class Campaign:
             self.loaded += len(records)
             self.progress.loaded(len(records))
 
-    def _know(self, request: Request, measurement: Measurement) -> None:
+    def _know(self, request: Request, stored: Measurement) -> None:
+        if stored.failed is None and stored.drift != 1.0:  # without an anchor it is
+            self._drifts.add(stored.drift)
+        measurement = replace(stored, drift=stored.drift / self._pace)
         self.known[request.key] = measurement
         if measurement.failed is None and request.group:
             best = self._best.get(request.group, measurement.time_s)
@@ -221,7 +239,9 @@ class Campaign:
         if self._anchor is not None and isinstance(self._ready.get(self._anchor.key), Compiled):
             anchor = Anchor(self._anchor.key, self._anchor_s)
         limits = {  # with the start: the net time of a small program may be next to nothing
-            request.key: self.effort.cutoff * (self._best[request.group] + self._overhead(request))
+            request.key: self.effort.cutoff
+            * (self._best[request.group] + self._overhead(request))
+            / self._pace
             for request in wave
             if request.group in self._best
         }

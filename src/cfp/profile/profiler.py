@@ -140,6 +140,7 @@ class _Profiler:
                 if stage == self._first:  # nothing to go on with
                     self.missing += [later for later, _ in stages[i:]]
                     break
+        self.campaign.settle()
         return self._profile()
 
     def _overhead(self) -> None:
