@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, zip_longest
 from typing import Any
 
 from jax.sharding import Mesh
@@ -20,6 +20,9 @@ from cfp.profile.boundary import End, find_homes
 from cfp.search import Point, Solution, alternatives, solve
 from cfp.search.compose import Composition, compose
 from cfp.search.solution import frontier_of
+
+LARGE = 0.2  # of a plan's time: how that is split tells plans apart
+NEAR = 1.2  # times the fastest prediction: a plan that may yet be faster
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,17 +87,41 @@ class Candidates:
         return [self.make(point) for point in self.solve(None).frontier[:1]]
 
     def best(self, limit_bytes: int | None, count: int) -> list[Candidate]:
-        """The plans predicted to be fastest; none where nothing fits. Options that differ may come
-        to the same plan, and then count once."""
-        of = zip(self.composition.kinds, self.composition.options, strict=True)
+        """The fastest plan predicted, and others that may be faster: of what takes most of the time
+        they split the blocks, or the training state, in another way. Where too few come near, those
+        that differ in anything. None where nothing fits. Options that differ may come to the same
+        plan, and count once."""
+        composition = self.composition
+        of = zip(composition.kinds, composition.options, strict=True)
         numbers: dict[object, int] = {}  # a pinned segment may have fewer options than its kind
         alike = [numbers.setdefault(key, len(numbers)) for key in of]
+        by_split = self._ways(lambda option: option.combo)
+        by_state = self._ways(lambda option: option.state)
+        problem = composition.problem
+        others = []
+        for ways in (by_split, by_state):
+            some = alternatives(problem, limit_bytes, count, alike, ways=ways, share=LARGE)
+            others.append([p for p in some if p.time_s <= NEAR * some[0].time_s])
+        in_turn = chain.from_iterable(zip_longest(*others))
+        points = list(dict.fromkeys(point for point in in_turn if point is not None))
+        if len(points) < count:
+            points += alternatives(problem, limit_bytes, count, alike)
         found: list[Candidate] = []
-        for point in alternatives(self.composition.problem, limit_bytes, count, alike):
+        for point in points:
+            if len(found) == count:
+                break
             made = self.make(point)
             if not any(_same(made.plan, other.plan) for other in found):
                 found.append(made)
         return found
+
+    def _ways(self, aspect: Callable[[Option], object]) -> list[list[int]]:
+        """A number for each option of each segment; those of one aspect have the same."""
+        seen: dict[object, int] = {}
+        return [
+            [seen.setdefault(aspect(option), len(seen)) for option in options]
+            for options in self.composition.options
+        ]
 
     def make(self, point: Point) -> Candidate:
         options = self.composition.chosen(point.choice)

@@ -70,8 +70,8 @@ def plan(
     pins           how arguments must lie: {"state.params.*.qkv": PartitionSpec(None, "x")}
     budget         seconds or "5m" for measuring, a third of it for full steps; after it the best of
                    what was measured is returned
-    audit          how many of the best predictions are run as full steps, the fastest of which is
-                   returned; True: 3, False or 0: none
+    audit          how many predictions are run as full steps, the best ones that really differ,
+                   the fastest of which is returned; True: 3, False or 0: none
     beside         templates to run next to them, for `plan.evidence.steps`: "data_parallel" ...
     sequence       let sequence dims be split on their own
     outer_batch    the mesh's first axis splits the batch and nothing else: less to measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 
 from cfp.analysis import Analysis
 from cfp.layouts.state import State
@@ -15,12 +16,23 @@ from cfp.profile.memory import MemoryUse
 from tests.profiling.cases import kinds
 from tests.profiling.fake_runner import MACHINE
 
+Times = Mapping[Option, float]
 
-def invented_profile(analysis: Analysis, seed: int = 0, options: int = 4) -> Profile:
-    """Some options of every segment, each with its own cost, and every resharding they may need."""
+
+def invented_profile(
+    analysis: Analysis,
+    seed: int = 0,
+    options: int = 4,
+    times_s: Mapping[int, Times] | None = None,
+) -> Profile:
+    """Some options of every segment, each with its own cost, and every resharding they may need;
+    of the kinds in `times_s` those options, with those times."""
     draw = random.Random(seed)
     found = kinds(analysis)
-    segments = tuple(_segment(kind, draw, options) for kind in found)
+    segments = tuple(
+        _segment(kind, draw, (times_s or {}).get(kind.index) or _drawn(kind, draw, options))
+        for kind in found
+    )
     crossings = find_crossings(analysis, found)
     reshardings = {}
     for boundary in {crossing.boundary: None for crossing in crossings}:
@@ -44,17 +56,19 @@ def invented_profile(analysis: Analysis, seed: int = 0, options: int = 4) -> Pro
     )
 
 
-def _segment(kind: Kind, draw: random.Random, count: int) -> SegmentProfile:
+def _drawn(kind: Kind, draw: random.Random, count: int) -> Times:
     options: dict[Option, None] = {}
     for _ in range(3 * count):
         combo = tuple(draw.randrange(len(choices)) for choices in kind.strategies)
         options[Option(combo, draw.choice(list(State)))] = None
-    chosen = list(options)[:count]
+    return {option: draw.uniform(1e-3, 4e-3) for option in list(options)[:count]}
+
+
+def _segment(kind: Kind, draw: random.Random, times_s: Times) -> SegmentProfile:
     costs = {}
-    for option in chosen:
-        seconds = draw.uniform(1e-3, 4e-3)
+    for option, seconds in times_s.items():
         memory = MemoryUse(*(draw.randrange(2**20) for _ in range(5)), total_bytes=0)
         shares = Shares(seconds * 0.5, seconds * 0.3, seconds * 0.2)
         costs[option] = Cost(seconds, seconds, 0.0, shares, memory, rough=False)
-    layouts = {option: kind.layouts(option) for option in chosen}
+    layouts = {option: kind.layouts(option) for option in costs}
     return SegmentProfile(kind, costs, {}, layouts, finished=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,22 +14,24 @@ from hypothesis import strategies as st
 from cfp.search import Node, Problem, alternatives, solve
 from tests.search.instances import AWKWARD, Plan, every_plan, instances
 
-
-def used(kinds: list[int], choice: tuple[int, ...]) -> set[tuple[int, int]]:
-    return set(zip(kinds, choice, strict=True))
+Telling = Callable[[Plan], set[tuple[int, int]]]  # the pairs that tell a plan apart
 
 
 def one_after_the_other(
-    plans: list[Plan], limit: float, count: int, kinds: list[int]
+    plans: list[Plan], limit: float, count: int, used: Telling, tell: Telling | None = None
 ) -> list[float]:
-    """By the definition: of each plan found, the next one does without a pair."""
+    """By the definition: of each plan found, the next one does without a pair that tells it."""
     found: list[Plan] = []
     left = sorted(plan for plan in plans if plan[1] <= limit)
     while left and len(found) < count:
         found.append(left[0])
-        mine = used(kinds, left[0][2])
-        left = [plan for plan in left if not mine <= used(kinds, plan[2])]
+        mine = (tell or used)(left[0])
+        left = [plan for plan in left if not mine <= used(plan)]
     return [time_s for time_s, _, _ in found]
+
+
+def by_option(kinds: list[int]) -> Telling:
+    return lambda plan: set(zip(kinds, plan[2], strict=True))
 
 
 @st.composite
@@ -58,7 +61,7 @@ def test_none_is_left_out(case: tuple[Problem, list[int]], limit: int | None, co
     problem, kinds = distinct_times(case[0]), case[1]
     found = alternatives(problem, limit, count, kinds)
     top = math.inf if limit is None else limit
-    wanted = one_after_the_other(every_plan(problem), top, count, kinds)
+    wanted = one_after_the_other(every_plan(problem), top, count, by_option(kinds))
     assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
     for plan in found:
         assert plan.memory_bytes == problem.memory_bytes(plan.choice) <= top
@@ -75,8 +78,44 @@ def test_within_a_limit_of_any_size(case: tuple[Problem, list[int]], share: floa
     plans = every_plan(problem)
     limit = int(share * max((memory for _, memory, _ in plans), default=0))
     found = alternatives(problem, limit, 5, kinds)
-    wanted = one_after_the_other(plans, limit, 5, kinds)
+    wanted = one_after_the_other(plans, limit, 5, by_option(kinds))
     assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(with_kinds(8), st.one_of(st.none(), st.integers(5, 60)), st.floats(0, 0.7))
+def test_others_differ_in_what_takes_a_share_of_the_time(
+    case: tuple[Problem, list[int]], limit: int | None, share: float
+) -> None:
+    problem, kinds = distinct_times(case[0]), case[1]
+    ways = [[at // 2 for at in range(len(node.times_s))] for node in problem.nodes]
+
+    def used(plan: Plan) -> set[tuple[int, int]]:
+        return {(kind, at // 2) for kind, at in zip(kinds, plan[2], strict=True)}
+
+    def tell(plan: Plan) -> set[tuple[int, int]]:
+        spent: dict[tuple[int, int], float] = {}
+        for node, kind, at in zip(problem.nodes, kinds, plan[2], strict=True):
+            spent[kind, at // 2] = spent.get((kind, at // 2), 0.0) + node.times_s[at]
+        large = {pair for pair, time_s in spent.items() if time_s >= share * plan[0]}
+        return large or set(spent)
+
+    found = alternatives(problem, limit, 6, kinds, ways=ways, share=share)
+    top = math.inf if limit is None else limit
+    wanted = one_after_the_other(every_plan(problem), top, 6, used, tell)
+    assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_what_takes_little_time_makes_no_alternative() -> None:
+    """The embedding could lie in three ways; that would tell nothing of the layers."""
+    nothing = np.zeros(3, dtype=np.int64)
+    embedding = Node(np.array([0.1, 0.2, 0.3]), nothing, nothing)
+    layer = Node(np.array([4.0, 4.5, 5.0]), nothing, nothing)
+    problem = Problem((embedding, layer, layer), {})
+    found = alternatives(problem, None, 9, [0, 1, 1], share=0.2)
+    assert [plan.choice for plan in found] == [(0, 0, 0), (0, 1, 1), (0, 2, 2)]
+    alike = alternatives(problem, None, 9, [0, 1, 1], ways=[[0, 1, 2]] + [[0, 0, 1]] * 2, share=0.2)
+    assert [plan.choice for plan in alike] == [(0, 0, 0), (0, 2, 2)]
 
 
 def test_swapped_layers_are_no_alternative() -> None:
@@ -114,3 +153,5 @@ def test_there_may_be_fewer_or_none() -> None:
     assert alternatives(never, None, 3, [0, 0]) == []
     with pytest.raises(ValueError, match="`kinds`"):
         alternatives(problem, None, 1, [0, 0])
+    with pytest.raises(ValueError, match="`ways`"):
+        alternatives(problem, None, 1, [0], ways=[[0, 1, 2]])

@@ -1,8 +1,10 @@
 """The best plan, and next ones that really differ.
 
 Nodes of one kind are alike: a plan that swaps the options of two of them is no other plan. What
-tells plans apart is which pairs (kind, option) they use. After p1, p2, ... comes the fastest plan
-that does without a pair of each of them:
+tells plans apart is which pairs (kind, way) they use, where a way is an option, or several options
+that are much alike. Of a plan only the pairs count that make up a `share` of its time: plans that
+differ in little tell little of one another. After p1, p2, ... comes the fastest plan that does
+without a pair of each of them:
 
     min over the sets F of pairs, F ∩ used(p) ≠ ∅ for all p found, of the fastest plan without F
 
@@ -39,13 +41,25 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def alternatives(
-    problem: Problem, limit_bytes: int | None, count: int, kinds: Sequence[int]
+    problem: Problem,
+    limit_bytes: int | None,
+    count: int,
+    kinds: Sequence[int],
+    *,
+    ways: Sequence[Sequence[int]] | None = None,
+    share: float = 0.0,
 ) -> list[Point]:
-    """At most `count` plans within the limit, fastest first; `kinds[i]` is the kind of node i."""
+    """At most `count` plans within the limit, fastest first. `kinds[i]` is the kind of node i, and
+    `ways[i]` the way of each of its options (default: each is its own). Where no pair of a plan
+    makes up the share, all of them count."""
     problem.check()
     if len(kinds) != len(problem.nodes):
         raise ValueError(f"`kinds` must be {len(problem.nodes)}, one for each node.")
-    without = _Without(problem, limit_bytes, kinds)
+    sizes = [len(node.times_s) for node in problem.nodes]
+    ways = [range(size) for size in sizes] if ways is None else ways
+    if [len(some) for some in ways] != sizes:
+        raise ValueError("`ways` must have one for each option of each node.")
+    without = _Without(problem, limit_bytes, kinds, [np.array(some) for some in ways], share)
     open_sets = without.bounds([frozenset()], 0.0)
     plans: list[Point] = []
     while open_sets and len(plans) < count:
@@ -85,10 +99,19 @@ class _Bound:
 class _Without:
     """The fastest plans without some pairs."""
 
-    def __init__(self, problem: Problem, limit_bytes: int | None, kinds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        limit_bytes: int | None,
+        kinds: Sequence[int],
+        ways: Sequence[NDArray[np.int_]],
+        share: float,
+    ) -> None:
         self.problem = problem
         self.limit_bytes = limit_bytes
         self.kinds = kinds
+        self.ways = ways
+        self.share = share
         self._known: list[Point] = []
         self._part = all_of(problem)
         self._order = best_order(problem)
@@ -101,7 +124,13 @@ class _Without:
             self._prices = np.array([0.0, best_price(problem, self._steps, self._room)])
 
     def used(self, plan: Point) -> Pairs:
-        return frozenset(zip(self.kinds, plan.choice, strict=True))
+        """The pairs that tell the plan apart."""
+        times_s: dict[tuple[int, int], float] = {}
+        for i, (kind, at) in enumerate(zip(self.kinds, plan.choice, strict=True)):
+            pair = (kind, int(self.ways[i][at]))
+            times_s[pair] = times_s.get(pair, 0.0) + float(self.problem.nodes[i].times_s[at])
+        large = [pair for pair, time_s in times_s.items() if time_s >= self.share * plan.time_s]
+        return frozenset(large or times_s)
 
     def bounds(self, sets: Sequence[Pairs], at_least_s: float) -> dict[Pairs, _Bound]:
         """From the fastest plans without memory, and at a price for it; sets that leave no plan are
@@ -147,9 +176,10 @@ class _Without:
 
     def _left(self, node: int, sets: Sequence[Pairs]) -> NDArray[np.bool_]:
         """Whether a set leaves an option of the node, by option and set."""
-        left = np.ones((len(self.problem.nodes[node].times_s), len(sets)), dtype=np.bool_)
+        ways = self.ways[node]
+        left = np.ones((len(ways), len(sets)), dtype=np.bool_)
         for lane, pairs in enumerate(sets):
-            for kind, option in pairs:
-                if kind == self.kinds[node] and option < len(left):
-                    left[option, lane] = False
+            for kind, way in pairs:
+                if kind == self.kinds[node]:
+                    left[ways == way, lane] = False
         return left
