@@ -153,7 +153,12 @@ def plan_cell(cell: Cell, store: Path, budget: str | None = None) -> Planned | N
         if run(read_spec(cell.cluster), [*command, *kept]):
             print(f"{cell.name} failed", file=sys.stderr)
             return None
-    return read_planned(cell, json.loads(file.read_text()))
+    document = json.loads(file.read_text())
+    if not document["evidence"]["steps"]:
+        file.unlink()
+        print(f"{cell.name}: the budget ended before full steps ran; run again", file=sys.stderr)
+        return None
+    return read_planned(cell, document)
 
 
 def read_planned(cell: Cell, document: dict[str, Any]) -> Planned:
