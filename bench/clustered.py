@@ -22,6 +22,7 @@ import jax
 
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
+from bench.environment import environment
 from cfp.cli_cluster import VARIABLES
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
@@ -96,7 +97,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What came of a cell. `splits` are the chosen plan's, by segment; `held` is the share of the
-    weights that a device has: 1 in data parallel."""
+    weights that a device has: 1 in data parallel. `made` is the command and the environment."""
 
     cell: Cell
     splits: str
@@ -105,6 +106,7 @@ class Planned:
     seconds: float
     programs: int
     steps: dict[str, Step]
+    made: str
 
     @property
     def best(self) -> str:
@@ -158,10 +160,11 @@ def plan_cell(cell: Cell, store: Path, budget: str | None = None) -> Planned | N
         file.unlink()
         print(f"{cell.name}: the budget ended before full steps ran; run again", file=sys.stderr)
         return None
-    return read_planned(cell, document)
+    given = "" if budget is None else f" --budget {budget}"
+    return read_planned(cell, document, f"`cfp plan --beside all{given}`, {environment()}")
 
 
-def read_planned(cell: Cell, document: dict[str, Any]) -> Planned:
+def read_planned(cell: Cell, document: dict[str, Any], made: str) -> Planned:
     evidence = document["evidence"]
     steps: dict[str, Step] = {}
     for i, step in enumerate(evidence["steps"]):
@@ -175,6 +178,7 @@ def read_planned(cell: Cell, document: dict[str, Any]) -> Planned:
         evidence["seconds"],
         evidence["programs"],
         steps,
+        made,
     )
 
 

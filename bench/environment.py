@@ -12,9 +12,13 @@ import jax
 def made_by(module: str) -> str:
     """The command and the environment."""
     command = " ".join(["python -m", module, *sys.argv[1:]])
+    return f"`{command}`, {environment()}."
+
+
+def environment() -> str:
     flags = os.environ.get("XLA_FLAGS", "").strip()
     return (
-        f"`{command}`, JAX {jax.__version__}, Python {platform.python_version()}, "
+        f"JAX {jax.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}, {os.cpu_count()} cores"
-        + (f", XLA_FLAGS `{flags}`." if flags else ".")
+        + (f", XLA_FLAGS `{flags}`" if flags else "")
     )

@@ -6,17 +6,21 @@ Megatron, ZeRO-1, FSDP and Alpa run beside it, in turn, in one run. A plan ties 
 their 95 % intervals overlap.
 
 `python -m bench.throughput` writes bench/results/throughput.md and .png. It needs root. All of it
-takes many hours on two cores; `--models`, `--batches`, `--clusters` and `--meshes` take a part, and
-what was planned before is kept (`--store`) and shown with it.
+takes many hours on two cores; `--models`, `--batches`, `--clusters` and `--meshes` take a part.
+What cells came to is kept in throughput.json and shown with the rest. A cell that is there is not
+made again, unless its entry is taken out.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib
@@ -35,11 +39,12 @@ from bench.clustered import (
     SHAPE,
     Cell,
     Planned,
+    Step,
     plan_cell,
 )
-from bench.environment import made_by
 
 OUT = Path(__file__).parent / "results" / "throughput.md"
+CELLS = math.prod(map(len, (MODELS, BATCHES, CLUSTERS, MESHES)))
 SLOW = ("slow_200mbit", "two_hosts_200mbit")
 
 
@@ -54,20 +59,33 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     wanted = itertools.product(options.clusters, options.meshes, options.models, options.batches)
-    store = options.store.absolute()
-    asked = [Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in wanted]
-    every = itertools.product(CLUSTERS, MESHES, MODELS, BATCHES)
-    there = [Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in every]
-    done = [c for c in there if (store / "plans" / f"{c.name}.json").exists()]
-    found: dict[Cell, Planned] = {}
-    for cell in dict.fromkeys([*done, *asked]):
-        planned = plan_cell(cell, store, options.budget)
+    kept = options.out.with_suffix(".json")
+    found = read_rows(kept)
+    for cell in (Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in wanted):
+        planned = (
+            None if cell in found else plan_cell(cell, options.store.absolute(), options.budget)
+        )
         if planned is not None:
             found[cell] = planned
-            rows = sorted(found.values(), key=_order)
-            options.out.write_text(render(rows, options.out.with_suffix(".png").name))
-            draw(rows, options.out.with_suffix(".png"))
+            write_rows(kept, found)
+    rows = sorted(found.values(), key=_order)
+    options.out.write_text(render(rows, options.out.with_suffix(".png").name))
+    draw(rows, options.out.with_suffix(".png"))
     print(options.out.read_text())
+
+
+def read_rows(file: Path) -> dict[Cell, Planned]:
+    found = {}
+    for row in json.loads(file.read_text()) if file.exists() else []:
+        cell = Cell(**row["cell"])
+        steps = {name: Step(**step) for name, step in row["steps"].items()}
+        found[cell] = Planned(**{**row, "cell": cell, "steps": steps})
+    return found
+
+
+def write_rows(file: Path, found: Mapping[Cell, Planned]) -> None:
+    rows = [json.dumps(asdict(row)) for row in sorted(found.values(), key=_order)]
+    file.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
 def _order(planned: Planned) -> tuple[int, int, int, int]:
@@ -98,7 +116,9 @@ def render(rows: Sequence[Planned], picture: str) -> str:
     lines = [
         "# Throughput on clusters",
         "",
-        made_by("bench.throughput"),
+        f"`python -m bench.throughput`: {len(rows)} of its {CELLS} cells, each by",
+        "",
+        *(f"- {made}: {count}" for made, count in Counter(row.made for row in rows).items()),
         "",
         f"Models of size `small` with {sizes}; two processes. Milliseconds of a full step, in turn "
         "in one run; the fastest in bold, and with `=` what may be as fast. Steps per second and "
