@@ -57,9 +57,9 @@ def test_of_all_finalists_where_memory_counts(clock: Clock, tmp_path: Path) -> N
         assert f"{names} (zero1)" not in found[State.ZERO1]
 
 
-def test_under_a_budget_early(clock: Clock, tmp_path: Path) -> None:
-    """Exploring may take all of it: ZeRO-1 and FSDP of the first option come before."""
-    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, budget_s=100.0)
+def test_a_budget_leaves_time_for_it(clock: Clock, tmp_path: Path) -> None:
+    """Exploring options does not take all of it."""
+    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, budget_s=180.0)
+    assert 1 < len(found[State.BLOCK]) < 9
     assert found[State.ZERO1] == ["rows, rows (zero1)"]
     assert found[State.FSDP] == ["rows, rows (fsdp)"]
-    assert len(found[State.BLOCK]) < 9

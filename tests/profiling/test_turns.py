@@ -47,6 +47,12 @@ def test_round_by_round_and_warm_ups_do_not_count(clock: Clock) -> None:
     assert not any(found[key].cut or found[key].failed for key in "abc")
 
 
+def test_short_programs_are_traced_twice(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 0.01, "b": 1.0})
+    turns(runner, "a", "b")
+    assert runner.calls[-1] == ("trace", ("a", "a", "b"))
+
+
 def test_a_program_that_follows_itself_runs_twice_and_the_second_counts(clock: Clock) -> None:
     effort = Effort(warmups=1, repeats=4, follows=True)
     ran: list[str] = []

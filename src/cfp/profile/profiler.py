@@ -48,6 +48,7 @@ LEADING = 3  # layouts at a boundary between which reshardings are measured whil
 LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
 GAINING = 3  # so many of them where that gains
+EXPLORED = 0.8  # of the budget is over at most when all options are found
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 
@@ -130,8 +131,6 @@ class _Profiler:
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
         ]
-        if self.scope.budget_s is not None:  # it may end while options are explored
-            stages.insert(3, ("training state split further", self._states))
         for i, (name, stage) in enumerate(stages):
             try:
                 stage()
@@ -153,6 +152,15 @@ class _Profiler:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
 
     def _explore(self) -> None:
+        """Leaves some of the budget for what else is measured of the best options."""
+        end = self.campaign.deadline
+        self.campaign.deadline = self.start + EXPLORED * (end - self.start)
+        try:
+            self._explore_options()
+        finally:
+            self.campaign.deadline = end
+
+    def _explore_options(self) -> None:
         if self.scope.exhaustive:
             sample = self.scope.sample
             for kind in self.kinds:

@@ -43,7 +43,8 @@ class Runner(Protocol):
         ...
 
     def trace(self, keys: Sequence[str], timeout_s: float) -> Mapping[str, Shares]:
-        """Runs compiled programs under the profiler; what it has no answer for is left out."""
+        """Runs compiled programs under the profiler, as often as they are listed; what it has no
+        answer for is left out."""
         ...
 
     def drop(self, keys: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import logging
 import re
 import tempfile
@@ -39,7 +38,6 @@ from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
 from cfp.profile.line_up import line_up, local_devices
 from cfp.segments.fill import SEED, Fill
 
-TRACED_RUNS = 2
 POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
 _NAMES = re.compile(r'jax\.result_info = "[^"]*"|@call_exported_\w+')  # what is said of a program
 _log = logging.getLogger(__name__)
@@ -123,12 +121,12 @@ class Session:
         return seconds
 
     def trace(self, keys: Sequence[str]) -> dict[str, Shares]:
-        """Runs programs under the profiler. Programs that fail are left out; so are all, if the
-        profiler is taken."""
-        cold = [key for key in keys if self._entries[key].inputs is None]  # not to be traced
+        """Runs programs under the profiler, as often as they are listed. Programs that fail are
+        left out; so are all, if the profiler is taken."""
+        distinct = dict.fromkeys(keys)  # in order: every process of several runs them alike
+        cold = [key for key in distinct if self._entries[key].inputs is None]  # not to be traced
         failed = {key for key in cold if isinstance(self.run(key), Failed)}
         marks: dict[str, str] = {}
-        number = itertools.count()
         with tempfile.TemporaryDirectory(prefix="cfp-trace-") as folder:
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # every Python call would be in the trace
@@ -139,14 +137,13 @@ class Session:
                 _log.warning("No traces: the profiler did not start: %s", _reason(error))
                 return {}
             try:
-                for key in keys:
-                    for _ in range(TRACED_RUNS if key not in failed else 0):
-                        mark = f"cfp:{next(number)}"
-                        answer = self.run(key, mark)
-                        if isinstance(answer, Failed):
-                            failed.add(key)
-                            break
-                        marks[mark] = key
+                for number, key in enumerate(keys):
+                    if key in failed:
+                        continue
+                    mark = f"cfp:{number}"
+                    if isinstance(self.run(key, mark), Failed):
+                        failed.add(key)
+                    marks[mark] = key
             finally:
                 stop()
             (file,) = Path(folder).rglob("*.xplane.pb")

@@ -22,6 +22,8 @@ from cfp.profile.runner import Runner
 MORE = 6
 AGREEING = 6  # runs of each, if they are to end the rounds: so many bound a median with 95 %
 FEW = 3  # runs that make a measurement where more would take too long
+TRACED = 2  # runs under the profiler; of a program that takes `LONG_S`, one
+LONG_S = 0.1
 
 
 class OutOfTime(Exception):
@@ -47,7 +49,7 @@ class Effort:
     steady: float = 0.0
     fewest: int = FEW
     plenty_s: float = float("inf")
-    cutoff: float = 3.0
+    cutoff: float = 2.5
     follows: bool = False
     wave: int = 4
     hang_s: float = 60.0
@@ -108,7 +110,8 @@ class Turns:
             raise OutOfTime
         shares: Mapping[str, Shares] = {}
         if whole := self._live():
-            shares = self.runner.trace(whole, self._patience() * 8 * len(whole))
+            listed = [key for key in whole for _ in range(self._traced(key))]
+            shares = self.runner.trace(listed, self._patience() * 8 * len(whole))
         drift = self._drift()
         return {
             key: replace(self._measured(key), drift=drift, shares=shares.get(key)) for key in keys
@@ -151,6 +154,9 @@ class Turns:
         """Each ran for so long that more would cost more than it tells."""
         every = [runs[key] for key in self._live()]
         return all(len(r) >= fewest and sum(r) >= seconds for r in every)
+
+    def _traced(self, key: str) -> int:
+        return 1 if statistics.median(self._runs[key]) >= LONG_S else TRACED
 
     def _run_anchor(self) -> None:
         if self.anchor is None or not self._live() or time.monotonic() >= self.deadline:
