@@ -59,7 +59,7 @@ def test_of_all_finalists_where_memory_counts(clock: Clock, tmp_path: Path) -> N
 
 def test_a_budget_leaves_time_for_it(clock: Clock, tmp_path: Path) -> None:
     """Exploring options does not take all of it."""
-    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, budget_s=180.0)
+    found = options(FakeRunner(clock, {**SLOW, **FAST}), tmp_path, budget_s=160.0)
     assert 1 < len(found[State.BLOCK]) < 9
     assert found[State.ZERO1] == ["rows, rows (zero1)"]
     assert found[State.FSDP] == ["rows, rows (fsdp)"]
