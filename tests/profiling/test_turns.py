@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,14 +110,23 @@ def test_rounds_end_once_runs_agree(clock: Clock) -> None:
 def test_long_programs_run_less_often(
     clock: Clock, run_s: float, fewest: int, warm: int, counted: int
 ) -> None:
-    """Once there is plenty of each. A short one beside them keeps all going."""
+    """Once there is plenty of it, a program sits out. Not a step that is compared with others: a
+    short one beside it keeps both going."""
     effort = Effort(plenty_s=2.0, fewest=fewest)
-    runner = FakeRunner(clock, {"a": run_s, "b": 2 * run_s}, slow=_wobble)
+    runner = FakeRunner(clock, {"a": run_s, "b": 0.01}, slow=_wobble)
     found = turns(runner, "a", "b", effort=effort)
-    assert [len(found[key].runs_s) for key in "ab"] == [counted, counted]
-    assert len(runner.ran()) == 2 * (warm + counted)
+    assert [len(found[key].runs_s) for key in "ab"] == [counted, 10]
+    assert runner.ran().count("a") == warm + counted
+    assert runner.ran().count("b") == 15
     beside = FakeRunner(clock, {"a": run_s, "b": 0.01}, slow=_wobble)
-    assert len(turns(beside, "a", "b", effort=effort)["a"].runs_s) == 10
+    found = turns(beside, "a", "b", effort=replace(effort, follows=True))
+    assert [len(found[key].runs_s) for key in "ab"] == [10, 10]
+
+
+def test_so_does_the_anchor(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"anchor": 0.6, "a": 0.01}, slow=_wobble)
+    turns(runner, "a", anchor=Anchor("anchor", 0.6), effort=Effort(plenty_s=1.0))
+    assert runner.ran().count("anchor") == 1 + 3
 
 
 def _wobble(now: float) -> float:

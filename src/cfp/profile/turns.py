@@ -2,8 +2,8 @@
 
 Every round has another order: what ran just before leaves its mark, on the caches if nowhere else,
 and no program is to have the same neighbour always. Warm-up rounds first, then those that count.
-The anchor, a program whose usual time is known, runs in every round: how much slower than usual it
-was is the drift of the others, and ties one group of programs to the next. A program clearly slower
+The anchor, a program whose usual time is known, runs with them: how much slower than usual it was
+is the drift of the others, and ties one group of programs to the next. A program clearly slower
 than the best known is given up.
 """
 
@@ -36,11 +36,12 @@ class Effort:
 
     `wave` programs are compiled at once and run in turn. Rounds go on after `repeats`, up to `MORE`
     times as many, until there were `enough_s` seconds of them for every program. They end early,
-    and so does warming up, once the last runs of every program differ by less than `steady`; or,
-    where runs are long, once every program ran `fewest` times and for `plenty_s` seconds: a second
-    of running has most of the machine's noise averaged already. With `follows` a program runs twice
-    in its turn and the second run counts: it follows itself, as a step does in training. `hang_s`
-    is how long a run may take before the worker counts as hung, if nothing slower is known.
+    and so does warming up, once the last runs of every program differ by less than `steady`. A
+    program that ran `fewest` times and for `plenty_s` seconds sits out the rest: a second of
+    running has most of the machine's noise averaged already. With `follows`, for steps that are
+    compared with one another, a program runs twice in its turn and the second run counts: it
+    follows itself, as a step does in training; and none sits out before all may. `hang_s` is how
+    long a run may take before the worker counts as hung, if nothing slower is known.
     """
 
     warmups: int = 5
@@ -91,20 +92,20 @@ class Turns:
         self._runs = {key: [] for key in keys}
         self._run_anchor()  # how slow the machine is, before anything is given up
         for _ in range(self.effort.warmups):
-            self._round(self._warm)
-            if self._steady(self._warm, 2) or self._plenty(self._warm, 2, self.effort.plenty_s / 4):
+            going = self._going(self._warm, 2, self.effort.plenty_s / 4)
+            if not going or self._steady(self._warm, going, 2):
                 break
+            self._round(self._warm, going)
         start = time.monotonic()
         for done in range(self.effort.repeats * MORE):
             spent_s = time.monotonic() - start
             if done >= self.effort.repeats and spent_s >= self.effort.enough_s * len(keys):
                 break
-            if self._steady(self._runs, AGREEING):
-                break
-            if self._plenty(self._runs, self.effort.fewest, self.effort.plenty_s):
+            going = self._going(self._runs, self.effort.fewest, self.effort.plenty_s)
+            if not going or self._steady(self._runs, going, AGREEING):
                 break
             self._run_anchor()
-            self._round(self._runs)
+            self._round(self._runs, going)
         enough = min(FEW, self.effort.repeats)
         if any(len(self._runs[key]) < enough for key in self._live()):
             raise OutOfTime
@@ -120,8 +121,13 @@ class Turns:
     def _live(self) -> list[str]:
         return [key for key in self._runs if key not in self._failed and key not in self._cut]
 
-    def _round(self, into: Mapping[str, list[float]]) -> None:
-        order = self._live()
+    def _going(self, runs: Mapping[str, list[float]], fewest: int, plenty_s: float) -> list[str]:
+        """Those for which more runs are worth what they cost."""
+        live = self._live()
+        going = [key for key in live if not _plenty(runs[key], fewest, plenty_s)]
+        return live if going and self.effort.follows else going
+
+    def _round(self, into: Mapping[str, list[float]], order: list[str]) -> None:
         self._draw.shuffle(order)
         for key in order:
             if time.monotonic() >= self.deadline:
@@ -142,24 +148,21 @@ class Turns:
             answer = self.runner.run(key, self._patience())
         return answer
 
-    def _steady(self, runs: Mapping[str, list[float]], count: int) -> bool:
+    def _steady(self, runs: Mapping[str, list[float]], keys: Sequence[str], count: int) -> bool:
         """The last runs of each agree, so that more would tell nothing new."""
-        last = [runs[key][-count:] for key in self._live()]
+        last = [runs[key][-count:] for key in keys]
         return all(
             len(some) == count and max(some) - min(some) < self.effort.steady * min(some)
             for some in last
         )
-
-    def _plenty(self, runs: Mapping[str, list[float]], fewest: int, seconds: float) -> bool:
-        """Each ran for so long that more would cost more than it tells."""
-        every = [runs[key] for key in self._live()]
-        return all(len(r) >= fewest and sum(r) >= seconds for r in every)
 
     def _traced(self, key: str) -> int:
         return 1 if statistics.median(self._runs[key]) >= LONG_S else TRACED
 
     def _run_anchor(self) -> None:
         if self.anchor is None or not self._live() or time.monotonic() >= self.deadline:
+            return
+        if _plenty(self._anchor_runs, self.effort.fewest, self.effort.plenty_s):
             return
         if not self._anchor_runs:
             self.runner.run(self.anchor.key, self._patience())  # warm again
@@ -184,3 +187,7 @@ class Turns:
     def _patience(self) -> float:
         runs = [*self._warm.values(), *self._runs.values(), self._anchor_runs]
         return max(self.effort.hang_s, 20 * max((max(r) for r in runs if r), default=0.0))
+
+
+def _plenty(runs: Sequence[float], fewest: int, seconds: float) -> bool:
+    return len(runs) >= fewest and sum(runs) >= seconds
