@@ -69,8 +69,9 @@ def main() -> None:
             found[cell] = planned
             write_rows(kept, found)
     rows = sorted(found.values(), key=_order)
-    options.out.write_text(render(rows, options.out.with_suffix(".png").name))
-    draw(rows, options.out.with_suffix(".png"))
+    picture = options.out.with_suffix(".png")
+    options.out.write_text(render(rows, kept.name, picture.name))
+    draw(rows, picture)
     print(options.out.read_text())
 
 
@@ -110,7 +111,7 @@ def best_or_tied(row: Planned) -> bool:
     return row.best == CFP or row.ties(CFP, row.best)
 
 
-def render(rows: Sequence[Planned], picture: str) -> str:
+def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
     sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     slow = [row for row in rows if row.cell.cluster in SLOW]
     lines = [
@@ -121,8 +122,10 @@ def render(rows: Sequence[Planned], picture: str) -> str:
         *(f"- {made}: {count}" for made, count in Counter(row.made for row in rows).items()),
         "",
         f"Models of size `small` with {sizes}; two processes. Milliseconds of a full step, in turn "
-        "in one run; the fastest in bold, and with `=` what may be as fast. Steps per second and "
-        "TFLOP/s (of the model, over all devices) are CFP's.",
+        "in one run; the fastest in bold, and with `=` what may be as fast; `none`: does not run "
+        "there, such as a batch of 4 in 8 parts. Steps per second and TFLOP/s (of the model, over "
+        "all devices) are CFP's. Intervals and reasons are in "
+        f"[{kept}]({kept}).",
         "",
     ]
     for cluster in dict.fromkeys(row.cell.cluster for row in rows):
@@ -186,7 +189,7 @@ def changes(rows: Sequence[Planned]) -> str:
 def _time(row: Planned, name: str) -> str:
     step = row.steps.get(name)
     if step is None or step.failed is not None:
-        return "fails"
+        return "none"
     text = f"{step.time_s * 1e3:.0f}"
     if name == row.best:
         return f"**{text}**"
