@@ -107,6 +107,20 @@ def speedups(rows: Sequence[Planned], over: str) -> list[float]:
     ]
 
 
+def mean_speedup(rows: Sequence[Planned], over: str) -> str:
+    """The geometric mean, of the rows where the other one runs."""
+    found = speedups(rows, over)
+    return f"{statistics.geometric_mean(found):.2f}" if found else "none"
+
+
+def by_panel(rows: Sequence[Planned]) -> dict[tuple[str, str], list[Planned]]:
+    """By cluster and mesh."""
+    found: dict[tuple[str, str], list[Planned]] = {}
+    for row in rows:
+        found.setdefault((row.cell.cluster, row.cell.mesh), []).append(row)
+    return found
+
+
 def best_or_tied(row: Planned) -> bool:
     return row.best == CFP or row.ties(CFP, row.best)
 
@@ -135,11 +149,20 @@ def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
         f"CFP is the best or ties with it in {sum(map(best_or_tied, rows))} of {len(rows)} cells.",
     ]
     if slow:
-        mean = math.exp(statistics.mean(math.log(x) for x in speedups(slow, "alpa")))
         lines.append(
-            f"Over Alpa, on the slow networks ({len(slow)} cells), it is {mean:.2f}x as fast "
-            "(geometric mean)."
+            f"Over Alpa, on the slow networks ({len(slow)} cells), it is "
+            f"{mean_speedup(slow, 'alpa')}x as fast (geometric mean)."
         )
+    lines += [
+        "",
+        "How many times as fast CFP's plan is, geometric means over models and batches:",
+        "",
+        "| cluster | mesh | cells | data parallel | Megatron | ZeRO-1 | FSDP | Alpa |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (cluster, mesh), some in by_panel(rows).items():
+        means = " | ".join(mean_speedup(some, name) for name in NAMES if name != CFP)
+        lines.append(f"| {cluster} | {mesh} | {len(some)} | {means} |")
     lines += [
         "",
         f"![steps per second]({picture})",
@@ -198,12 +221,11 @@ def _time(row: Planned, name: str) -> str:
 
 def draw(rows: Sequence[Planned], path: Path) -> None:
     """Steps per second to the fastest's, a panel for each cluster and mesh."""
-    panels = list(dict.fromkeys((row.cell.cluster, row.cell.mesh) for row in rows))
+    panels = by_panel(rows)
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(11, 2.6 * len(panels)), squeeze=False, layout="constrained"
     )
-    for axis, panel in zip(axes[:, 0], panels, strict=True):
-        some = [row for row in rows if (row.cell.cluster, row.cell.mesh) == panel]
+    for axis, (panel, some) in zip(axes[:, 0], panels.items(), strict=True):
         for i, name in enumerate(NAMES):
             heights = []
             for row in some:
