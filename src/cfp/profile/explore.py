@@ -4,8 +4,7 @@ A segment of K blocks with S_j strategies has Π S_j combinations, and each one 
 compiled. What the search needs is the fastest combination of each interface (what the neighbours
 see), as far as it can compete with the fastest of all. So:
 
-1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured; on
-   several axes first with every block split alike on all of them.
+1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured.
 2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty.
 3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
    the best of x's interface c and a the share of the limit that is still ahead, x promises
@@ -15,8 +14,7 @@ see), as far as it can compete with the fastest of all. So:
 
    First every interface that can compete, at the end the best of all (`_worth`). A batch is picked
    one by one, each as if those before had taken what is predicted (`_promising`); batches get
-   smaller towards the limit. On several axes those come first whose blocks are split alike on all:
-   few, much like the options of one axis, and a good start for what differs from axis to axis.
+   smaller towards the limit.
 4. It ends when no combination promises `tolerance / PATIENCE` or more, or at the limit.
 
 Spaces over `ENUMERATED` combinations are searched from the best known by steps of one block
@@ -26,7 +24,7 @@ Spaces over `ENUMERATED` combinations are searched from the best known by steps 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +37,6 @@ COMPETITIVE = 1.5
 FADE = 0.1
 PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
-ALIKE = 3  # times as many as the design has are split alike on all axes, if that promises enough
 ENUMERATED = 40_000
 SHORTLIST = 256
 BEAM = 48
@@ -105,26 +102,14 @@ class Explorer:
         self._told: dict[Combo, Told] = {}
         self._asked: dict[Combo, None] = {}
         self._labels: dict[Hashable, int] = {}
-        self._listed: dict[bool, tuple[Points, Rows]] = {}
-        self._design = self._begin(max(self.limit // 2, *self.sizes, 1))
+        self._listed: tuple[Points, Rows] | None = None
+        most = max(self.limit // 2, *self.sizes, 1)
+        design = regress.covering(self.sizes, self.effects.pairs, most)
+        self._design = [combo for combo in design if exists is None or exists(combo)]
         self._unit = 1.0
         if prior is not None:
             self._design.sort(key=prior)
             self._unit = prior(self._design[len(self._design) // 2]) or 1.0
-
-    def _begin(self, most: int) -> list[Combo]:
-        """What to measure first. On several axes every block is split alike on all of them, but
-        where that does not exist."""
-        pairs, axes = self.effects.pairs, self.effects.axes
-        if axes == 1:
-            design = list(regress.covering(self.sizes, pairs, most))
-        else:
-            blocks = {(i // axes, j // axes) for i, j in pairs if i // axes != j // axes}
-            alike = regress.covering(self.sizes[::axes], tuple(sorted(blocks)), most)
-            design = [tuple(np.repeat(combo, axes).tolist()) for combo in alike]
-            design += regress.covering(self.sizes, pairs, most)
-        there = [combo for combo in design if self._exists is None or self._exists(combo)]
-        return self._adding(there, (), most)
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -184,10 +169,8 @@ class Explorer:
         picks = self._uncovered(min(count, room)) if room > 0 else []
         if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):
             self._asked.update(dict.fromkeys(picks))
-            share = min(count - len(picks), math.ceil((room - len(picks)) / AT_ONCE))
-            several = self.effects.axes > 1 and out + len(picks) < ALIKE * len(self._design)
-            found = self._promising(share, alike=True) if several else []
-            picks += found or self._promising(share, alike=False)
+            share = math.ceil((room - len(picks)) / AT_ONCE)
+            picks += self._promising(min(count - len(picks), share))
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
             if len(self._told) == self.space:
@@ -199,31 +182,25 @@ class Explorer:
         return picks
 
     def _uncovered(self, count: int) -> list[Combo]:
-        """Combinations of the design with a pair that no known combination has."""
-        return self._adding(self._design, (*self._told, *self._asked), count)
-
-    def _adding(self, combos: Iterable[Combo], known: Iterable[Combo], count: int) -> list[Combo]:
-        """Up to `count` of the combinations, each with a pair that none before it has, nor a known
-        one. What a block costs split differently on two axes is left to the model."""
+        """Combinations of the design with a pair that no known combination has. What a block costs
+        split differently on two axes is left to the model."""
         axes = self.effects.axes
-        between = [(i, j) for i, j in self.effects.pairs if i // axes != j // axes]
+        between = [(i, j) for i, j in self.effects.pairs if axes == 1 or i // axes != j // axes]
         pairs = (*between, *((block, block) for block in range(len(self.sizes))))
-        known = set(known)
-        seen = {(p, c[p[0]], c[p[1]]) for c in known for p in pairs}
+        seen = {(p, c[p[0]], c[p[1]]) for c in (*self._told, *self._asked) for p in pairs}
         picks: list[Combo] = []
-        for combo in combos:
+        for combo in self._design:
             own = {(p, combo[p[0]], combo[p[1]]) for p in pairs}
-            if len(picks) < count and combo not in known and not own <= seen:
+            known = combo in self._told or combo in self._asked
+            if len(picks) < count and not known and not own <= seen:
                 picks.append(combo)
                 seen |= own
         return picks
 
-    def _promising(self, count: int, alike: bool) -> list[Combo]:
-        """The combinations worth most, one after the other; of those `alike` on all axes."""
+    def _promising(self, count: int) -> list[Combo]:
+        """The combinations worth most, one after the other."""
         model = self._fitted()
-        points, labels = self._candidates(model, alike)
-        if not len(points.rows):
-            return []
+        points, labels = self._candidates(model)
         near, bad = self._sorted()
         known = self._points(np.array([*near, *bad]))
         ran = np.arange(len(known.rows)) < len(near)
@@ -292,24 +269,21 @@ class Explorer:
             guess += [self._prior(combo) / self._unit - 1 for combo in combos_of(rows)]
         return Points(rows, np.clip(guess, -1, 3))
 
-    def _candidates(self, model: Surrogate | None, alike: bool) -> tuple[Points, Rows]:
+    def _candidates(self, model: Surrogate | None) -> tuple[Points, Rows]:
         """What may be asked for, and the number of its interface."""
-        listed = self._listed.get(alike)
+        listed = self._listed
         if listed is None:
-            axes = self.effects.axes if alike else 1
-            small = math.prod(self.sizes[::axes]) <= ENUMERATED
-            rows = self._existing(self._every(axes) if small else self._climb(model))
+            small = math.prod(self.sizes) <= ENUMERATED
+            rows = self._existing(self._every() if small else self._climb(model))
             listed = self._points(rows), np.array([self._label(c) for c in combos_of(rows)])
-            if small:
-                self._listed[alike] = listed
+            self._listed = listed if small else None
         points, labels = listed
         known = {*self._told, *self._asked}
-        free = np.array([combo not in known for combo in combos_of(points.rows)], dtype=bool)
+        free = np.array([combo not in known for combo in combos_of(points.rows)])
         return points.take(np.flatnonzero(free)), labels[free]
 
-    def _every(self, alike: int = 1) -> Rows:
-        """All combinations; those whose factors are alike, so many in a row."""
-        return np.repeat(np.argwhere(np.ones(self.sizes[::alike])), alike, axis=1)
+    def _every(self) -> Rows:
+        return np.argwhere(np.ones(self.sizes))
 
     def _existing(self, rows: Rows) -> Rows:
         if self._exists is None:

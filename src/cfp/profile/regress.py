@@ -12,9 +12,9 @@ effects and g itself come from a grid, weighted by marginal likelihood (`fit`); 
 the best few models are mixed (`Surrogate`).
 
 On a mesh of several axes a block is split on each of them, and "block" above stands for a block on
-one axis (a factor). A split then costs much the same on either axis, so part of each effect is
-common to all axes (`_common`): what was measured on one says something of the others. How large
-that part is, the grid decides too.
+one axis (a factor). Between devices that are equally near, a split costs much the same on either
+axis, so part of each effect may be common to all axes (`_common`): what was measured on one then
+says something of the others. Whether it is, the grid decides too.
 
 "At least" values are replaced by their expectation given the rest and the bound (`_imputed`). What
 failed, or takes over `FAR` times the best, is not fitted: how bad the bad ones are must not bend
@@ -44,7 +44,7 @@ PAIR_SD = (0.04, 0.12, 0.35)
 REST_SD = (0.01, 0.04, 0.12)
 NOISE_SD = (0.01, 0.03)
 SLOPE_SD = (0.0, 0.3)
-COMMON = (0.2, 0.8)  # of the variance of an effect, the share that all axes have in common
+COMMON = (0.0, 0.3)  # of the variance of an effect, the share that all axes have in common
 MEAN_SD = 1.0
 KEPT_MODELS = 4
 CHUNK = 4096
