@@ -239,7 +239,8 @@ def draw(rows: Sequence[Planned], path: Path) -> None:
         axis.axhline(1.0, color="grey", linewidth=0.6)
         axis.set_title(f"{panel[0]}, mesh {panel[1]}", fontsize=10)
         axis.set_ylabel("steps/s to\nthe fastest's", fontsize=8)
-    axes[0, 0].legend(ncols=len(NAMES), fontsize=8)
+    named = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside upper center", ncols=len(NAMES), fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
