@@ -62,9 +62,9 @@ def main() -> None:
     kept = options.out.with_suffix(".json")
     found = read_rows(kept)
     for cell in (Cell(model, batch, cluster, mesh) for cluster, mesh, model, batch in wanted):
-        planned = (
-            None if cell in found else plan_cell(cell, options.store.absolute(), options.budget)
-        )
+        if cell in found:
+            continue
+        planned = plan_cell(cell, options.store.absolute(), options.budget)
         if planned is not None:
             found[cell] = planned
             write_rows(kept, found)

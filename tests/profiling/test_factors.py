@@ -84,6 +84,15 @@ def table_of_two_axes(seed: int) -> Table:
     return Table((3,) * 8, truth, truth)
 
 
+def regret(explorer: Explorer, table: Table) -> float:
+    """By how much the best that it finds is slower than the best there is."""
+    assert explore(explorer, table) <= explorer.limit
+    assert explorer.best is not None
+    found = table.truth[explorer.best]
+    assert found is not None
+    return found / min(time for time in table.truth.values() if time is not None) - 1
+
+
 def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
     limit = 30
     by_factor, by_block = [], []
@@ -92,12 +101,8 @@ def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
     near = [(0, 1), (1, 2), (2, 3)]
     for seed in range(4):
         table = table_of_two_axes(seed)
-        best = min(time for time in table.truth.values() if time is not None)
-        blocks = Table(
-            (9,) * 4,
-            {factors.join(combo) or (): time for combo, time in table.truth.items()},
-            {},
-        )
+        times = {factors.join(combo) or (): time for combo, time in table.truth.items()}
+        blocks = Table((9,) * 4, times, times)
         one = Explorer(
             factors.sizes,
             interface=lambda combo: (combo[:2], combo[-2:]),
@@ -106,11 +111,7 @@ def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
         )
         other = Explorer(blocks.sizes, interface=lambda combo: (combo[0], combo[-1]), limit=limit)
         for explorer, found, regrets in ((one, table, by_factor), (other, blocks, by_block)):
-            assert explore(explorer, found) <= limit
-            assert explorer.best is not None
-            time_s = found.measured[explorer.best]
-            assert time_s is not None
-            regrets.append(time_s / best - 1)
+            regrets.append(regret(explorer, found))
     assert np.mean(by_factor) < 0.7 * np.mean(by_block)
     assert np.mean(by_factor) < 0.08
 
@@ -165,15 +166,11 @@ def test_axes_that_are_split_differently() -> None:
                 axes=2,
                 limit=32,
             )
-            explore(explorer, table)
-            assert explorer.best is not None
-            time_s = table.truth[explorer.best]
-            assert time_s is not None
-            regrets.append(time_s / min(t for t in table.truth.values() if t is not None) - 1)
+            regrets.append(regret(explorer, table))
     assert np.mean(regrets) < 0.1
 
 
-def test_what_cannot_be_alike_is_still_explored() -> None:
+def test_splits_of_which_axes_exclude_each_other() -> None:
     """A dim that one axis divides, and not two: no block can be split alike on both."""
 
     def exists(combo: Combo) -> bool:

@@ -185,7 +185,7 @@ class Explorer:
         """Combinations of the design with a pair that no known combination has. What a block costs
         split differently on two axes is left to the model."""
         axes = self.effects.axes
-        between = [(i, j) for i, j in self.effects.pairs if axes == 1 or i // axes != j // axes]
+        between = [(i, j) for i, j in self.effects.pairs if i // axes != j // axes]
         pairs = (*between, *((block, block) for block in range(len(self.sizes))))
         seen = {(p, c[p[0]], c[p[1]]) for c in (*self._told, *self._asked) for p in pairs}
         picks: list[Combo] = []

@@ -48,7 +48,7 @@ LEADING = 3  # layouts at a boundary between which reshardings are measured whil
 LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
 GAINING = 3  # so many of them where that gains
-EXPLORED = 0.8  # of the budget is over at most when all options are found
+EXPLORED = 0.8  # of the budget, at the most, is over when exploring options ends
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 

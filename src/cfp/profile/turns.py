@@ -50,7 +50,7 @@ class Effort:
     steady: float = 0.0
     fewest: int = FEW
     plenty_s: float = float("inf")
-    cutoff: float = 2.5
+    cutoff: float = 2.5  # no less than `regress.FAR`: what the model is fitted to is measured well
     follows: bool = False
     wave: int = 4
     hang_s: float = 60.0
