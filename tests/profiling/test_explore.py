@@ -7,6 +7,7 @@ import math
 import time
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from cfp.profile import regress
 from cfp.profile.explore import Combo, Explorer, default_limit
+from cfp.profile.regress import Array, Rows, combos_of
 from tests.profiling.replay import Table, ends, explore, replay, synthesise
 
 LAYER = (3, 3, 3, 3)
@@ -103,13 +105,20 @@ def test_a_layer_of_experts_takes_a_hundred_programs() -> None:
     assert found.regret < 0.05
 
 
-def test_a_prior_is_used() -> None:
-    """A guess that is right finds the best in fewer programs; a useless one does no harm."""
+def test_counts_are_used() -> None:
+    """Those that tell the time find the best in fewer programs; useless ones do no harm."""
     tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(15)]
-    right = [replay(t, limit=12, prior=lambda c, t=t: 2 * (t.truth[c] or 0)) for t in tables]
+
+    def half(rows: Rows, table: Table) -> Array:
+        return np.array([[0.5 * (table.truth[combo] or 0)] for combo in combos_of(rows)])
+
+    def odd(rows: Rows) -> Array:
+        return (rows.sum(1, keepdims=True) % 2).astype(float)
+
+    told = [replay(t, limit=12, counts=partial(half, table=t)) for t in tables]
     none = [replay(t, limit=12) for t in tables]
-    useless = [replay(t, prior=lambda c: float(sum(c) % 2)) for t in tables[:5]]
-    assert np.mean([r.regret for r in right]) < np.mean([r.regret for r in none])
+    useless = [replay(t, counts=odd) for t in tables[:5]]
+    assert np.mean([r.regret for r in told]) < 0.5 * np.mean([r.regret for r in none])
     assert np.mean([r.regret for r in useless]) < 0.02
 
 

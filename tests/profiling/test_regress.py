@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.profile.regress import Combo, Effects, Points, covariances, fit
+from cfp.profile.regress import Combo, Effects, Points, at_rates, covariances, fit, fit_rates
 
 
 def points(rows: list[Combo]) -> Points:
-    return Points(np.array(rows), np.zeros(len(rows)))
+    return Points(np.array(rows), np.zeros((len(rows), 0)))
 
 
 def effects_in_common(combo: Combo, effects: Effects) -> tuple[Counter[object], Counter[object]]:
@@ -56,15 +56,34 @@ def test_common_effects_are_counted_wherever_they_stand(
     for (x, left), (y, right) in itertools.product(enumerate(rows), repeat=2):
         both = zip(effects_in_common(left, effects), effects_in_common(right, effects), strict=True)
         unary, paired = (sum(a[key] * b[key] for key in a) for a, b in both)
-        assert parts[4, x, y] == pytest.approx(unary / len(left))
-        assert parts[5, x, y] == pytest.approx(paired / max(1, len(effects.pairs)))
+        assert parts[3, x, y] == pytest.approx(unary / len(left))
+        assert parts[4, x, y] == pytest.approx(paired / max(1, len(effects.pairs)))
 
 
 def test_on_one_axis_nothing_is_common_but_the_effects_themselves() -> None:
     rows = points(list(itertools.product(range(3), repeat=3)))
     parts = covariances(rows, rows, Effects(((0, 1), (1, 2))))
-    assert np.array_equal(parts[4], parts[0])
-    assert np.array_equal(parts[5], parts[1])
+    assert np.array_equal(parts[3], parts[0])
+    assert np.array_equal(parts[4], parts[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3), st.integers(4, 12), st.integers(0, 999))
+def test_rates_are_found(kinds: int, many: int, seed: int) -> None:
+    """What counts take is found from times that they make up, as far as a tenth of one is held."""
+    rng = np.random.default_rng(seed)
+    counts = 10.0 ** rng.integers(-3, 9, kinds) * rng.uniform(1, 10, (many, kinds))
+    rates = rng.uniform(0, 1, kinds + 1) / np.append(counts.mean(0), 1)
+    times = counts @ rates[:-1] + rates[-1]
+    found = fit_rates(counts, times)
+    assert (found >= 0).all()
+    counted = Points(np.zeros((many, 1), dtype=int), counts)
+    assert at_rates(counted, found) == pytest.approx(times, rel=0.1)
+
+
+def test_rates_of_one_time_are_equal_shares() -> None:
+    assert fit_rates(np.array([[3.0, 300.0]]), np.array([0.9])) == pytest.approx([0.1, 0.001, 0.3])
+    assert fit_rates(np.zeros((2, 0)), np.ones(2)).tolist() == [0]
 
 
 def test_one_axis_tells_of_the_other() -> None:
@@ -77,7 +96,7 @@ def test_one_axis_tells_of_the_other() -> None:
 
     seen: list[Combo] = [(0, a, 0, b) for a, b in itertools.product(range(3), repeat=2)]
     times = np.array([time_s(combo) for combo in seen])
-    model = fit(points(seen), times, np.zeros(len(seen), dtype=bool), effects)
+    model = fit(points(seen), times, np.zeros(len(seen), dtype=bool), effects, np.zeros(1))
     asked: list[Combo] = [(2, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)]
     mean, _ = model.relative(*model.moments(points(asked)))
     assert mean[0] > mean[1] + 0.01

@@ -5,7 +5,10 @@ compiled. What the search needs is the fastest combination of each interface (wh
 see), as far as it can compete with the fastest of all. So:
 
 1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured.
-2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty.
+   With `counts` of what combinations send and compute these are half of what is asked for, those
+   expected to be fast first, and none that is expected to be hopeless.
+2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty, on top of what
+   the counts let expect.
 3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
    the best of x's interface c and a the share of the limit that is still ahead, x promises
 
@@ -39,6 +42,7 @@ PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
 ENUMERATED = 40_000
 SHORTLIST = 256
+LEARNT = 8
 BEAM = 48
 
 
@@ -66,9 +70,9 @@ class Explorer:
     `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
     blocks that hand tensors to one another (default: neighbours in order). With `axes` over 1 each
     block has that many `sizes` in a row, equal ones, and is itself a block per axis (factors.py).
-    `prior` is a cheap guess of a combination's cost in any unit, zero or more. `exists` says which
-    combinations there are (default: all). Every combination asked for must be told, failures as
-    None.
+    `counts` has, for rows of combinations, what may explain their times, such as bytes sent: some
+    columns of numbers, zero or more, each in a unit of its own. `exists` says which combinations
+    there are (default: all). Every combination asked for must be told, failures as None.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Explorer:
         axes: int = 1,
         limit: int | None = None,
         tolerance: float = 0.02,
-        prior: Callable[[Combo], float] | None = None,
+        counts: Callable[[Rows], Array] | None = None,
         exists: Callable[[Combo], bool] | None = None,
     ) -> None:
         if not sizes or min(sizes) < 1:
@@ -98,7 +102,7 @@ class Explorer:
         self.tolerance = tolerance
         self.reason: str | None = None
         self._interface = interface
-        self._prior = prior
+        self._counts = counts
         self._told: dict[Combo, Told] = {}
         self._asked: dict[Combo, None] = {}
         self._labels: dict[Hashable, int] = {}
@@ -106,10 +110,6 @@ class Explorer:
         most = max(self.limit // 2, *self.sizes, 1)
         design = regress.covering(self.sizes, self.effects.pairs, most)
         self._design = [combo for combo in design if exists is None or exists(combo)]
-        self._unit = 1.0
-        if prior is not None:
-            self._design.sort(key=prior)
-            self._unit = prior(self._design[len(self._design) // 2]) or 1.0
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -166,8 +166,10 @@ class Explorer:
         room = self.space - out
         if self.best is not None or self._asked or not self._told:  # all failed: the limit waits
             room = min(room, self.limit - out)
-        picks = self._uncovered(min(count, room)) if room > 0 else []
-        if len(picks) < min(count, room) and 2 * len(self._told) >= len(self._design):
+        most = max(0, min(count, room))
+        leads = self._counts is not None and self.best is not None
+        picks = self._uncovered(math.ceil(most / 2) if leads else most)
+        if len(picks) < most and (leads or 2 * len(self._told) >= len(self._design)):
             self._asked.update(dict.fromkeys(picks))
             share = math.ceil((room - len(picks)) / AT_ONCE)
             picks += self._promising(min(count - len(picks), share))
@@ -189,13 +191,24 @@ class Explorer:
         pairs = (*between, *((block, block) for block in range(len(self.sizes))))
         seen = {(p, c[p[0]], c[p[1]]) for c in (*self._told, *self._asked) for p in pairs}
         picks: list[Combo] = []
-        for combo in self._design:
+        for combo in self._hopeful_design():
             own = {(p, combo[p[0]], combo[p[1]]) for p in pairs}
             known = combo in self._told or combo in self._asked
             if len(picks) < count and not known and not own <= seen:
                 picks.append(combo)
                 seen |= own
         return picks
+
+    def _hopeful_design(self) -> list[Combo]:
+        """By what the counts let expect, where there are any: the fastest first, and from `LEARNT`
+        measurements on none that is hopelessly slow."""
+        if self._counts is None or self.best is None or not self._design:
+            return self._design
+        expected_s = regress.at_rates(self._points(np.array(self._design)), self._rates())
+        far = math.inf if len(self._told) < LEARNT else regress.FAR
+        far_s = far * self._told[self.best].measured_s
+        order = np.argsort(expected_s, kind="stable")
+        return [self._design[i] for i in order if expected_s[i] <= far_s]
 
     def _promising(self, count: int) -> list[Combo]:
         """The combinations worth most, one after the other."""
@@ -261,13 +274,17 @@ class Explorer:
         told = [self._told[combo] for combo in near]
         times_s = np.array([t.time_s for t in told], dtype=np.float64)
         points = self._points(np.array(near))
-        return regress.fit(points, times_s, np.array([t.bound for t in told]), self.effects)
+        bounded = np.array([t.bound for t in told])
+        return regress.fit(points, times_s, bounded, self.effects, self._rates())
+
+    def _rates(self) -> Array:
+        ran = {c: told.time_s for c, told in self._told.items() if told.time_s is not None}
+        points = self._points(np.array(list(ran)))
+        return regress.fit_rates(points.counts, np.array(list(ran.values())))
 
     def _points(self, rows: Rows) -> Points:
-        guess = np.zeros(len(rows))
-        if self._prior is not None:
-            guess += [self._prior(combo) / self._unit - 1 for combo in combos_of(rows)]
-        return Points(rows, np.clip(guess, -1, 3))
+        none = np.zeros((len(rows), 0))
+        return Points(rows, none if self._counts is None else self._counts(rows))
 
     def _candidates(self, model: Surrogate | None) -> tuple[Points, Rows]:
         """What may be asked for, and the number of its interface."""

@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 
 from cfp.blocks import Strategy
-from cfp.profile.explore import Explorer
+from cfp.profile.explore import Explorer, default_limit
+from cfp.profile.guess import Counts, count_option
 from cfp.profile.kinds import Kind, Option
-from cfp.profile.regress import Combo
+from cfp.profile.regress import Array, Combo
 
 
 class Factors:
@@ -68,12 +69,21 @@ class OptionExplorer:
         self._factors = factors = Factors(kind.strategies)
         blocks = kind.cuts[0].blocks.blocks
         near = {(min(a, b.index), max(a, b.index)) for b in blocks for a in b.inputs_from}
+        pairs = factors.pairs(sorted(pair for pair in near if pair[0] != pair[1]))
         axes = factors.axes
+
+        def count(combo: Combo) -> Array | None:
+            joined = factors.join(combo)
+            return None if joined is None else count_option(kind, Option(joined))
+
+        first = factors.split((0,) * len(kind.strategies))
+        few = kind.space <= default_limit(factors.sizes)  # all are measured
         self._explorer = Explorer(
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
-            pairs=factors.pairs(sorted(pair for pair in near if pair[0] != pair[1])),
+            pairs=pairs,
             axes=axes,
+            counts=None if few else Counts(count, factors.sizes, pairs, first),
             exists=None if factors.complete else lambda combo: factors.join(combo) is not None,
         )
 

@@ -169,6 +169,7 @@ class _Profiler:
                     self.ledger.measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
+        self.campaign.progress.stage("counting what options send")
         explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))

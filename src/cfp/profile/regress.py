@@ -2,14 +2,15 @@
 
 A combination x picks one strategy per block. With u(x) its time over the best time, the model is
 
-    g(u(x)) = mean + Σ_j a_j(x_j) + Σ_(i,j)∈pairs b_ij(x_i, x_j) + rest(x) + slope·guess(x) + noise
+    g(u(x)) = mean + Σ_j a_j(x_j) + Σ_(i,j)∈pairs b_ij(x_i, x_j) + rest(x) + noise [+ g(v(x))]
 
-with g either u - 1 (times add up) or log u (costs are ratios). Effects are Gaussian a priori, so
-this is Bayesian linear regression on one-hot features; it is computed in its dual form, where two
-combinations covary by the effects they share (`covariances`): there are few measurements and
-possibly many features. `rest` is every other set of blocks, weighted equally. The scales of the
-effects and g itself come from a grid, weighted by marginal likelihood (`fit`); the predictions of
-the best few models are mixed (`Surrogate`).
+with g either u - 1 (times add up) or log u (costs are ratios). v(x) is what the counts of x, such
+as the bytes it sends, let expect at rates that fit the measurements (`fit_rates`). Effects are
+Gaussian a priori, so this is Bayesian linear regression on one-hot features; it is computed in its
+dual form, where two combinations covary by the effects they share (`covariances`): there are few
+measurements and possibly many features. `rest` is every other set of blocks, weighted equally. The
+scales of the effects, g itself and whether counts say anything come from a grid, weighted by
+marginal likelihood (`fit`); the predictions of the best few models are mixed (`Surrogate`).
 
 On a mesh of several axes a block is split on each of them, and "block" above stands for a block on
 one axis (a factor). Between devices that are equally near, a split costs much the same on either
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
+import scipy.optimize
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -43,7 +45,7 @@ UNARY_SD = (0.1, 0.25, 0.6)
 PAIR_SD = (0.04, 0.12, 0.35)
 REST_SD = (0.01, 0.04, 0.12)
 NOISE_SD = (0.01, 0.03)
-SLOPE_SD = (0.0, 0.3)
+HELD = 0.1  # how strongly rates are held to equal shares of the time, to one measurement
 COMMON = (0.0, 0.3)  # of the variance of an effect, the share that all axes have in common
 MEAN_SD = 1.0
 KEPT_MODELS = 4
@@ -60,17 +62,17 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Combinations as rows, each with its guess (zero where the caller has none)."""
+    """Combinations as rows, each with its counts, (points, counts); there may be none."""
 
     rows: Rows
-    guess: Array
+    counts: Array
 
     def take(self, index: NDArray[np.intp] | slice) -> Points:
-        return Points(self.rows[index], self.guess[index])
+        return Points(self.rows[index], self.counts[index])
 
     def plus(self, other: Points) -> Points:
         return Points(
-            np.concatenate([self.rows, other.rows]), np.concatenate([self.guess, other.guess])
+            np.concatenate([self.rows, other.rows]), np.concatenate([self.counts, other.counts])
         )
 
 
@@ -94,17 +96,17 @@ def distinct(rows: Rows) -> Rows:
 
 
 def covariances(left: Points, right: Points, effects: Effects) -> Array:
-    """(6, left, right): covariance by unary, paired, remaining effects, guess, and by the unary and
-    paired effects that axes have in common, each of scale 1."""
-    return _parts(left.rows[:, None], right.rows, effects, left.guess[:, None] * right.guess)
+    """(5, left, right): covariance by unary, paired, remaining effects, and by the unary and paired
+    effects that axes have in common, each of scale 1."""
+    return _parts(left.rows[:, None], right.rows, effects)
 
 
 def _variances(points: Points, effects: Effects) -> Array:
-    """(6, points): the covariances of each point with itself."""
-    return _parts(points.rows, points.rows, effects, points.guess**2)
+    """(5, points): the covariances of each point with itself."""
+    return _parts(points.rows, points.rows, effects)
 
 
-def _parts(left: Rows, right: Rows, effects: Effects, guess: Array) -> Array:
+def _parts(left: Rows, right: Rows, effects: Effects) -> Array:
     """The covariances of rows with rows, of any shapes that numpy broadcasts."""
     same = left == right
     factors, pairs = same.shape[-1], effects.pairs
@@ -120,7 +122,6 @@ def _parts(left: Rows, right: Rows, effects: Effects, guess: Array) -> Array:
             unary / factors,
             paired / max(1, len(pairs)),
             remaining / max(1.0, sets),
-            guess,
             common[0] / factors,
             common[1] / max(1, len(pairs)),
         ]
@@ -158,19 +159,18 @@ def normal_pdf(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
 
 
-def _grid(guessed: bool, axes: int) -> tuple[Array, Array]:
-    """Models to choose from: variances (models, 6) of the effects, and noise variances."""
-    scales = UNARY_SD, PAIR_SD, REST_SD, SLOPE_SD if guessed else SLOPE_SD[:1], NOISE_SD
-    grid = np.array(list(itertools.product(*scales))) ** 2
+def _grid(axes: int) -> tuple[Array, Array]:
+    """Models to choose from: variances (models, 5) of the effects, and noise variances."""
+    grid = np.array(list(itertools.product(UNARY_SD, PAIR_SD, REST_SD, NOISE_SD))) ** 2
     shares = COMMON if axes > 1 else (0.0,)
-    variances = [_shared(grid[:, :4], share) for share in shares]
-    return np.concatenate(variances), np.tile(grid[:, 4], len(shares))
+    variances = [_shared(grid[:, :3], share) for share in shares]
+    return np.concatenate(variances), np.tile(grid[:, 3], len(shares))
 
 
 def _shared(variances: Array, share: float) -> Array:
-    """(models, 6) from the variances of unary, paired, remaining effects and guess."""
+    """(models, 5) from the variances of unary, paired and remaining effects."""
     unary, paired = variances[:, 0], variances[:, 1]
-    own = [(1 - share) * unary, (1 - share) * paired, variances[:, 2], variances[:, 3]]
+    own = [(1 - share) * unary, (1 - share) * paired, variances[:, 2]]
     return np.stack([*own, share * unary, share * paired], axis=-1)
 
 
@@ -203,17 +203,20 @@ class Surrogate:
 
     effects: Effects
     best_s: float  # the time that u = 1 stands for
+    rates: Array  # as of `fit_rates`
     points: Points
-    y: Array  # (models, points)
+    y: Array  # (models, points): g(u), less what is expected of the counts
     weights: Array
     logarithmic: Flags
-    variances: Array  # (models, 6)
+    trusting: Flags  # the counts
+    variances: Array  # (models, 5)
     noise: Array
     factor: Array = field(init=False)  # (models, points, points): inverse of the Cholesky factor
     alpha: Array = field(init=False)  # (models, points): covariance^-1 (y - mean)
 
     def __post_init__(self) -> None:
-        spread = np.where(self.logarithmic[:, None], 1.0, np.maximum(1 + self.y, 0.1))
+        u = 1 + self.y + self._expected(self.points)
+        spread = np.where(self.logarithmic[:, None], 1.0, np.maximum(u, 0.1))
         parts = covariances(self.points, self.points, self.effects)
         gram = _gram(parts, self.variances, self.noise[:, None] * spread**2)
         factor = np.linalg.inv(np.linalg.cholesky(gram))
@@ -228,11 +231,16 @@ class Surrogate:
             part = points.take(slice(start, start + CHUNK))
             parts = covariances(self.points, part, self.effects)
             cross = np.einsum("cp,pnm->cnm", self.variances, parts) + MEAN_SD**2
-            means.append(self.y.mean(1, keepdims=True) + np.einsum("cn,cnm->cm", self.alpha, cross))
+            about = self.y.mean(1, keepdims=True) + self._expected(part)
+            means.append(about + np.einsum("cn,cnm->cm", self.alpha, cross))
             explained = ((self.factor @ cross) ** 2).sum(1)
             total = self.variances @ _variances(part, self.effects) + MEAN_SD**2
             sds.append(np.sqrt(np.maximum(total - explained, 1e-8)))
         return np.concatenate(means, 1), np.concatenate(sds, 1)
+
+    def _expected(self, points: Points) -> Array:
+        """(models, points): g(v), zero where counts are not trusted."""
+        return expected(points, self.rates, self.best_s, self.logarithmic, self.trusting)
 
     def relative(self, mean: Array, sd: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of u, the time over the best time, from the `moments`."""
@@ -254,22 +262,56 @@ class Surrogate:
     def believing(self, points: Points) -> Surrogate:
         """As if `points` had been measured and took what is predicted: what a batch goes by."""
         mean, _ = self.moments(points)
-        return replace(self, points=self.points.plus(points), y=np.concatenate([self.y, mean], 1))
+        y = np.concatenate([self.y, mean - self._expected(points)], 1)
+        return replace(self, points=self.points.plus(points), y=y)
 
 
-def fit(points: Points, times_s: Array, bounded: Flags, effects: Effects) -> Surrogate:
+def fit_rates(counts: Array, times_s: Array) -> Array:
+    """What one of each count takes, and at the end what every combination takes besides: none below
+    zero, by least squares of relative errors. Where times do not tell, counts have equal shares."""
+    if not counts.shape[1]:
+        return np.zeros(1)
+    columns = np.hstack([counts, np.ones((len(counts), 1))])
+    typical = np.where(columns.any(0), columns.mean(0), 1.0)
+    held = HELD * np.eye(len(typical))
+    shares, _ = scipy.optimize.nnls(
+        np.vstack([columns / typical / times_s[:, None], held / times_s.mean()]),
+        np.concatenate([np.ones(len(counts)), held.mean(0)]),
+    )
+    return np.asarray(shares / typical)
+
+
+def at_rates(points: Points, rates: Array) -> Array:
+    """The seconds that counts let expect."""
+    return np.asarray(points.counts @ rates[:-1] + rates[-1])
+
+
+def expected(
+    points: Points, rates: Array, best_s: float, logarithmic: Flags, trusting: Flags
+) -> Array:
+    """(models, points): g(v) of the points, zero where counts are not trusted."""
+    v = np.maximum(at_rates(points, rates) / best_s, 0.05)
+    return np.where(trusting[:, None], np.where(logarithmic[:, None], np.log(v), v - 1), 0.0)
+
+
+def fit(
+    points: Points, times_s: Array, bounded: Flags, effects: Effects, rates: Array
+) -> Surrogate:
     """Weigh every model of the grid by its marginal likelihood and keep the best few."""
     exact = times_s[~bounded]
     best_s = float(exact.min() if len(exact) else times_s.min())
     u = times_s / best_s
     parts = covariances(points, points, effects)
-    variances, noise = _grid(bool(points.guess.any()), effects.axes)
-    middle = np.array([[UNARY_SD[1], PAIR_SD[1], REST_SD[1], SLOPE_SD[0]]]) ** 2
-    middle = _shared(middle, 0.5)
+    variances, noise = _grid(effects.axes)
+    middle = _shared(np.array([[UNARY_SD[1], PAIR_SD[1], REST_SD[1]]]) ** 2, 0.5)
     ys: list[Array] = []
     scores: list[Array] = []
-    for y in (u - 1, np.log(u)):
-        log = bool(ys)
+    trusts = (False, True) if points.counts.shape[1] else (False,)
+    models = np.array(list(itertools.product((False, True), trusts)))
+    logarithmic, trusting = models[:, 0], models[:, 1]
+    shift = expected(points, rates, best_s, logarithmic, trusting)
+    for log, less in zip(logarithmic, shift, strict=True):
+        y = (np.log(u) if log else u - 1) - less
         spread = np.ones_like(y) if log else u
         if bounded.any():
             y = _imputed(y, bounded, _gram(parts, middle, NOISE_SD[-1] ** 2 * spread[None] ** 2)[0])
@@ -289,7 +331,9 @@ def fit(points: Points, times_s: Array, bounded: Flags, effects: Effects) -> Sur
         points=points,
         y=np.stack(ys)[which],
         weights=weights / weights.sum(),
-        logarithmic=which == 1,
+        logarithmic=logarithmic[which],
+        trusting=trusting[which],
+        rates=rates,
         variances=variances[model],
         noise=noise[model],
     )
@@ -299,7 +343,7 @@ def feasibility(points: Points, feasible: Flags, asked: Points, effects: Effects
     """The share of the combinations like each of `asked` that ran at all, in (0, 1]."""
     if feasible.all():
         return np.ones(len(asked.rows))
-    scale = _shared(np.array([[0.09, 0.09, 0.04, 0.0]]), 0.5)[0]
+    scale = _shared(np.array([[0.09, 0.09, 0.04]]), 0.5)[0]
     cross = np.tensordot(scale, covariances(asked, points, effects), 1)
     gram = np.tensordot(scale, covariances(points, points, effects), 1)
     gram += 0.02 * np.eye(len(gram))

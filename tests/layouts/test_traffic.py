@@ -1,0 +1,91 @@
+"""Bytes counted from layouts: as by hand, and as the compiler sends them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from cfp.blocks import build_blocks
+from cfp.layouts import propagate
+from cfp.layouts.traffic import Traffic, count_traffic
+from cfp.plan.hlo import parse_collectives
+from cfp.profile.kinds import Kind, Option
+from cfp.profile.lower import lower
+from cfp.trace import trace
+from tests.profiling.cases import kinds, two_products
+
+TWICE = "all-reduce"  # every byte goes round to be summed, and again to be known
+ONCE = "collective-permute"  # to one device, all of it
+
+
+def product(w: Any, x: Any) -> Any:
+    """[8,16] x [16,4], summed; nothing but a gradient comes back."""
+    return jax.grad(lambda w: (x @ w).sum())(w)
+
+
+def count_product(split: str, mesh_shape: tuple[int, ...] = (4,)) -> Traffic:
+    graph = trace(product, jnp.zeros((16, 4)), jnp.zeros((8, 16)))
+    blocks = build_blocks(graph, mesh_shape)
+    (block,) = blocks.blocks
+    names = [candidate.name for candidate in block.candidates]
+    strategy = tuple(names.index(split) for _ in mesh_shape)
+    return count_traffic(graph, propagate(graph, blocks, [strategy], mesh_shape), mesh_shape)
+
+
+def test_a_product_by_hand() -> None:
+    """Summed: the gradient, nothing, the product; and a scalar where its dims are split."""
+    scalar = 2 * 3 / 4 * 4
+    assert count_product("rows").sent_bytes == [2 * 3 / 4 * (16 * 4 * 4) + scalar]
+    assert count_product("columns").sent_bytes == [scalar]
+    assert count_product("contracted").sent_bytes == [2 * 3 / 4 * (8 * 4 * 4)]
+    rows = count_product("rows", (2, 4)).sent_bytes
+    assert rows == [2 * share * (16 * 4 * 4 + 4) for share in (1 / 2 / 4, 3 / 4)]
+
+
+def test_work_is_shared_by_the_devices_that_split_it() -> None:
+    alone, four = count_product("rows", (1,)), count_product("rows")
+    assert alone.sent_bytes == [0]
+    assert four.flops == alone.flops / 4 == 2 * (2 * 8 * 16 * 4) / 4  # two products
+    spared = 3 / 4 * (8 * 4 * 4)  # of the product's rows; the gradient is whole on every device
+    assert four.written_bytes == alone.written_bytes - spared
+
+
+def compiled_bytes(kind: Kind, option: Option, mesh: Mesh) -> float:
+    """What the collectives of the compiled program send."""
+    (layouts,) = kind.layouts(option)
+    exported = jax.export.deserialize(bytearray(lower(kind.cuts[0], layouts, mesh)))
+    shape: Any = jax.ShapeDtypeStruct
+    jitted: Any = jax.jit(
+        exported.call,
+        in_shardings=exported.in_shardings_jax(mesh),
+        out_shardings=exported.out_shardings_jax(mesh),
+    )
+    text = jitted.lower(*[shape(a.shape, a.dtype) for a in exported.in_avals]).compile().as_text()
+    sent = 0.0
+    for found in parse_collectives(text, mesh.size):
+        size = len(found.groups[0])
+        share = 1.0 if found.kind == ONCE else (size - 1) / size
+        sent += (2 if found.kind == TWICE else 1) * share * found.bytes * found.times
+    return sent
+
+
+@pytest.mark.parametrize("mesh_shape", [(4,), (2, 2)])
+def test_it_is_what_the_compiler_sends(mesh_shape: tuple[int, ...]) -> None:
+    devices = np.array(jax.devices()[:4]).reshape(mesh_shape)
+    mesh = Mesh(devices, ("x", "y")[: len(mesh_shape)])
+    (kind,) = kinds(two_products(mesh_shape))
+    counted, sent = [], []
+    every = itertools.product(*(range(len(some)) for some in kind.strategies))
+    for combo in itertools.islice(every, 0, None, 3 * len(mesh_shape) - 2):
+        (layouts,) = kind.layouts(Option(combo))
+        counted.append(sum(count_traffic(kind.cuts[0].graph, layouts, mesh_shape).sent_bytes))
+        sent.append(compiled_bytes(kind, Option(combo), mesh))
+    assert np.corrcoef(counted, sent)[0, 1] > 0.95
+    assert np.median(np.abs(np.array(counted) / sent - 1)) < 0.06
