@@ -155,6 +155,13 @@ def test_the_fixed_part(pairs: list[tuple[float, float, float]], expected: float
     assert fixed_part(found) == expected
 
 
+def test_noise_is_no_fixed_part() -> None:
+    """Two in a row take 10 +- 1. Twice one at 7 +- 1 takes at least 1 more; at 7 +- 2 maybe not."""
+    one, both = measurement(6.0, 7.0, 8.0), measurement(9.0, 10.0, 11.0)
+    assert fixed_part([(one, both, 0.0)]) == 1.0
+    assert fixed_part([(measurement(5.0, 7.0, 9.0), both, 0.0)]) == 0.0
+
+
 @settings(FAST, max_examples=60)
 @given(measurements.filter(lambda m: m.runs_s), seconds, seconds)
 def test_costs_are_never_negative(found: Measurement, between_s: float, fixed_s: float) -> None:

@@ -81,8 +81,11 @@ def cost_of_two(
 
 def fixed_part(pairs: Iterable[tuple[Measurement, Measurement, float]]) -> float:
     """What a program takes once, from options measured alone and twice in a row; the third of each
-    is what resharding between the two takes."""
-    found = [2 * one.time_s - (two.time_s - between_s) for one, two, between_s in pairs]
+    is what resharding between the two takes. Only what is certain, by the intervals: a difference
+    of noisy times would be taken off every segment."""
+    found = [
+        2 * one.interval_s[0] - (two.interval_s[1] - between_s) for one, two, between_s in pairs
+    ]
     return max(statistics.median(found), 0.0) if found else 0.0
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from cfp.profile.confidence import median_interval
 from cfp.profile.job import Memory, Shares
 
 
@@ -48,6 +49,12 @@ class Measurement:
     @property
     def at_least_s(self) -> float:
         return self._net(min(self.runs_s))
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Between which `time_s` lies with 95 % confidence."""
+        low, high = median_interval(self.runs_s)
+        return self._net(low), self._net(high)
 
     @property
     def spread_s(self) -> float:
