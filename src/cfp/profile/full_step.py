@@ -18,6 +18,8 @@ from cfp.profile.requests import Request, layout_request
 from cfp.profile.turns import AGREEING
 from cfp.segments.extract import Extract
 
+WARMUPS = 1  # rounds: in each turn a step also runs before the run that counts
+
 
 def whole_step(analysis: Analysis) -> Extract:
     """The step as a program. Training state goes round where the step donates it."""
@@ -57,7 +59,9 @@ def measure_steps(
         for name, (analysis, layouts) in plans.items()
     }
     wave = max(len(requests), 1)
-    with campaign.trying(wave=wave, enough_s=enough_s, fewest=AGREEING, follows=True):
+    with campaign.trying(
+        wave=wave, warmups=WARMUPS, enough_s=enough_s, fewest=AGREEING, follows=True
+    ):
         campaign.measure(requests.values(), together=True)
     known = campaign.known
     return {name: known[one.key] for name, one in requests.items() if one.key in known}
