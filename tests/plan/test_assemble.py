@@ -89,6 +89,16 @@ def test_how_a_lookup_lies_does_not_spread_over_the_layers() -> None:
     assert kinds_of.count("all-reduce") == 4 * 2 + 1
 
 
+def test_not_even_where_the_first_layer_is_another_and_masks_are_drawn() -> None:
+    """BERT's first layer has more arguments than the others, and every layer a norm and a dropout
+    whose tensors nobody asks for."""
+    _, _, plan = mixed("bert")
+    large = [one for one in plan.collectives() if one.bytes >= 8 * 32 * 64]  # a mask's, too
+    layers = [one.kind for one in large if {o.segment for o in one.origins} & {1, 2}]
+    assert layers.count("all-gather") == 1
+    assert layers.count("all-reduce") == len(layers) - 1 == 4 * 2
+
+
 def test_a_file_keeps_how_segments_read(tmp_path: Path) -> None:
     step, args, plan = mixed()
     assert plan.entries
@@ -107,12 +117,16 @@ def named(kind: Kind, name: str) -> Option:
     return next(Option(combo) for combo in combos if kind.show(Option(combo)) == name)
 
 
-def mixed() -> tuple[Any, tuple[Any, ...], cfp.Plan]:
-    """A GPT split as Megatron does, but for its embedding."""
-    step, args = make_step(config("gpt"), abstract=True)
-    analysis = model("gpt")
+LAYER = "columns, contracted, columns, contracted"
+MIXED = {"gpt": ("columns", LAYER, "columns"), "bert": ("columns", LAYER, "columns, columns")}
+
+
+def mixed(name: str = "gpt") -> tuple[Any, tuple[Any, ...], cfp.Plan]:
+    """A model split as Megatron does, but for its embedding."""
+    step, args = make_step(config(name), abstract=True)
+    analysis = model(name)
     found = kinds(analysis)
-    names = ("columns", "columns, contracted, columns, contracted", "columns")
+    names = MIXED[name]
     options = [named(found[s.kind], names[s.kind]) for s in analysis.segments]
     return step, args, assemble_plan(step, analysis, mesh((4,)), found, options, name="mixed")
 

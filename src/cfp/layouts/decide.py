@@ -7,8 +7,10 @@ What is placed before a block's seed (a norm) stays as it comes while that costs
 would sum over a split dim, its tensor is brought into the layout the block wants first, once.
 
 The compiler is told: operands and results of contractions, completed sums, what leaves a block,
-what goes round a loop, and both ends of what is read otherwise than it was made (`entries`): it
-would spread either over the other side. It fills in the rest, which has little choice left.
+what goes round a loop, and both ends of what is read otherwise than it was made (`entries`). It
+fills in the rest, which has little choice left. But where something is read otherwise, it would
+spread how it was made over the rest of the other side, through norms and masks and the backward
+pass: then it is told everything that is known outside loops, but for the update.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Role
 
 @dataclass
 class Decision(Flow):
-    """`values`, `uses` and `sums` as in `Layouts`, after `run`."""
+    """`values`, `uses` and `sums` as in `Layouts`, after `run`. `thorough` tells everything."""
 
+    thorough: bool = False
     values: dict[int, Layout] = field(default_factory=dict)
     uses: dict[tuple[int, int], Layout] = field(default_factory=dict)
     sums: dict[int, Layout] = field(default_factory=dict)
+    meets_otherwise: bool = False  # something is read otherwise than it was made
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +57,7 @@ class Decision(Flow):
                 self.layouts[value] = layout
                 lies = self.carry.settle(layout)
                 if self._crossing.get(value, {lies}) != {lies}:
+                    self.meets_otherwise = True
                     self._tell(value, lies)
                 elif any(partial) or self._matters(equation, value):
                     self._tell(value, layout)
@@ -144,6 +149,8 @@ class Decision(Flow):
             return True
         if equation.primitive in LOOP_PRIMITIVES:
             return any(map(splits, self.layout_of(value)))
+        if self.thorough and equation.loop is None and equation.role is not Role.UPDATE:
+            return True
         block = self._member.get(equation.index)
         if block is None:
             return False

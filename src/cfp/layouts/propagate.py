@@ -76,6 +76,9 @@ def propagate(
 
     decision = Decision(graph, blocks, asked, wants, dict(settled), entering)
     decision.run()
+    if decision.meets_otherwise:
+        decision = Decision(graph, blocks, asked, wants, dict(settled), entering, thorough=True)
+        decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
     fixed = {**(wanted or {}), **{o: inputs[i] for o, i in (pairs or {}).items()}}
     outputs = tuple(

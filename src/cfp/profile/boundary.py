@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cfp.analysis import Analysis
 from cfp.layouts import Layout, Layouts
-from cfp.profile.kinds import Kind, alike, shift_dims
+from cfp.profile.kinds import Kind, shift_dims
 from cfp.profile.requests import Resharding
 from cfp.segments.program import Cutter, forward_loop
 from cfp.trace import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Role, is_key
@@ -92,14 +92,16 @@ class _Finder:
         self._arguments: list[tuple[int, int, End]] = []  # (segment, value, end), in order
         self._made: dict[int, tuple[int, End]] = {}
         self._loops: dict[tuple[int, int], int | None] = {}  # (segment, cut) -> its loop
-        self._readers: dict[int, tuple[int, ...]] = {}  # segment -> its equations, if known alike
+        # segment outside loops -> its equations, and those of its arguments whose place is sure
+        self._readers: dict[int, tuple[tuple[int, ...], set[int]]] = {}
         for segment in analysis.segments:
             for cut, program in enumerate(cutter.programs(segment.index)):
                 like = kinds[segment.kind].cuts[cut]
                 self._loops[segment.index, cut] = self._loop_of(program.equations)
                 whole = len(kinds[segment.kind].cuts) == 1 and self._loops[segment.index, 0] is None
-                if whole and alike(self.graph, program.inputs, like.inputs):
-                    self._readers[segment.index] = program.equations
+                if whole:
+                    sure = self._sure(program.inputs, like.inputs)
+                    self._readers[segment.index] = program.equations, sure
                 for value, position in self._align(program.inputs, like.inputs):
                     end = End(segment.kind, cut, position, result=False)
                     self._arguments.append((segment.index, value, end))
@@ -135,14 +137,14 @@ class _Finder:
 
     def entries(self) -> Iterator[tuple[tuple[int, int], tuple[int, End]]]:
         ends = {(segment, value): end for segment, value, end in self._arguments}
-        for segment, equations in self._readers.items():
+        for segment, (equations, sure) in self._readers.items():
             for equation in equations:
                 for operand, value in enumerate(self.graph.equations[equation].inputs):
                     end, found = ends.get((segment, value)), self._found(value)
                     tensor = self.graph.values[value]
                     if end is None or found is None or not tensor.shape or is_key(tensor.dtype):
                         continue
-                    if found[0] != segment:
+                    if found[0] != segment and value in sure:
                         yield (equation, operand), (segment, end)
 
     def _found(self, value: int) -> tuple[int, End] | None:
@@ -196,19 +198,34 @@ class _Finder:
                     homes.setdefault(value, (segment, end))
         return homes
 
+    def _sure(self, values: Sequence[int], like: Sequence[int]) -> set[int]:
+        """Those that `_align` finds the right place for: there are as many of their shape and dtype
+        on both sides, and those that other equations made stand among them alike."""
+
+        def sorts(some: Sequence[int]) -> dict[tuple[object, ...], list[bool]]:
+            found: dict[tuple[object, ...], list[bool]] = {}
+            for value in some:
+                made = self.graph.values[value].producer is not None
+                found.setdefault(self._sort(value), []).append(made)
+            return found
+
+        ours, theirs = sorts(values), sorts(like)
+        return {
+            value for value in values if ours[self._sort(value)] == theirs.get(self._sort(value))
+        }
+
+    def _sort(self, value: int) -> tuple[object, ...]:
+        return self.graph.values[value].shape, str(self.graph.values[value].dtype)
+
     def _align(self, values: Sequence[int], like: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The position of each value in the kind's program, which may have a few more or less: the
         first layer may compute what all share. Of the same shape and dtype, by their order."""
-
-        def sort(value: int) -> tuple[object, ...]:
-            return self.graph.values[value].shape, str(self.graph.values[value].dtype)
-
         places: dict[tuple[object, ...], list[int]] = {}
         for position, value in enumerate(like):
-            places.setdefault(sort(value), []).append(position)
+            places.setdefault(self._sort(value), []).append(position)
         for value in values:
-            if places.get(sort(value)):
-                yield value, places[sort(value)].pop(0)
+            if places.get(self._sort(value)):
+                yield value, places[self._sort(value)].pop(0)
 
     def _origins(self, value: int) -> Iterator[tuple[int, int, bool]]:
         """What a tensor was before it entered or left loops: (value, dims added since, whether it
