@@ -20,7 +20,7 @@ def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # so that the cluster is torn down
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with made(spec) as places:
             at = [
@@ -37,4 +37,5 @@ def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int
             ]
             return wait_all(processes)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
@@ -20,6 +21,7 @@ from cfp.errors import CfpError
 
 VARIABLES = ("CFP_COORDINATOR", "CFP_NUM_PROCESSES", "CFP_PROCESS_ID")
 FAREWELL_S = 60.0  # for the others to end by themselves, once one has failed
+ECHO_S = 5.0  # what a process prints may be held open by one that it started
 
 
 def process_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,18 +69,26 @@ def launch(processes: int, command: tuple[str, ...]) -> None:
         cfp launch --processes 2 -- cfp train gpt --size small --plan plan.json --platform cpu
     """
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
-    started: list[subprocess.Popen[str]] = []
+    started: list[Started] = []
     try:
         for index in range(processes):
             who = (address, str(processes), str(index))
             started.append(start(command, who, shown=index == 0))
     except CfpError:
-        for process in started:
-            process.kill()
+        for one in started:
+            one.process.kill()
         raise
     code = wait_all(started)
     if code:
         sys.exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process, and the thread that passes on what it prints, if one does."""
+
+    process: subprocess.Popen[str]
+    echo: threading.Thread | None
 
 
 def start(
@@ -87,7 +97,7 @@ def start(
     *,
     shown: bool,
     output: TextIO | None = None,
-) -> subprocess.Popen[str]:
+) -> Started:
     """One process. What one that is not `shown` prints goes to stderr, line by line, numbered; of
     one that is, stdout goes to `output`."""
     environment = {**os.environ, **dict(zip(VARIABLES, membership, strict=True))}
@@ -98,17 +108,20 @@ def start(
             stdout=output if shown else subprocess.PIPE,
             stderr=None if shown else subprocess.STDOUT,
             text=True,
+            errors="replace",
         )
     except OSError as error:
         raise CfpError(f"Cannot start `{command[0]}`: {error.strerror}.") from error
-    if process.stdout is not None:
-        echo = threading.Thread(target=_echo, args=(process.stdout, membership[2]), daemon=True)
-        echo.start()
-    return process
+    if process.stdout is None:
+        return Started(process, None)
+    echo = threading.Thread(target=_echo, args=(process.stdout, membership[2]), daemon=True)
+    echo.start()
+    return Started(process, echo)
 
 
-def wait_all(processes: Sequence[subprocess.Popen[str]]) -> int:
+def wait_all(started: Sequence[Started]) -> int:
     """0 if all end well, else the code of the first that does not. SIGTERM is passed on."""
+    processes = [one.process for one in started]
     code = 0
     deadline = float("inf")
 
@@ -128,6 +141,9 @@ def wait_all(processes: Sequence[subprocess.Popen[str]]) -> int:
                 for process in processes:
                     process.kill()
             time.sleep(0.1)
+        for one in started:
+            if one.echo is not None:
+                one.echo.join(ECHO_S)  # its last lines
         return code or _code(processes)
     finally:
         for number, handler in before.items():

@@ -18,6 +18,7 @@ from cfp import models
 from cfp.cli_cache import json_option
 from cfp.cli_cluster import process_options
 from cfp.cli_options import load_plan, mesh_of, model_options, platform_option
+from cfp.cluster import Team
 from cfp.cluster.join import Membership
 from cfp.cluster.watch import watched
 from cfp.devices import make_mesh
@@ -93,18 +94,20 @@ def train(
         messages = Console(stderr=True, quiet=not shown)
         done: list[TrainStep] = []
         stopped: CfpError | None = None
-        with watched(team, _end):
+        with watched(team, _end) as farewell:
+            _doing(team, "preparing to train")
             with messages.status(f"Preparing {target} ..."):
                 loop, trained, renewed = _start(target, path, steps, seed, platform, options)
+            _doing(team, "training step 1")
             with TrainingProgress(messages, loop.training, steps, renewed) as progress:
                 try:
                     for one in trained:
                         done.append(one)
                         progress.stepped(one)
-                        if team is not None:
-                            team.doing = f"training step {one.step + 1}"
+                        _doing(team, f"training step {one.step + 1}")
                 except KeyboardInterrupt:
                     stopped = CfpError(f"Interrupted after {len(done)} of {steps} steps.")
+                    farewell.hurry(str(stopped))  # the others may be a step ahead, and wait for us
     training = loop.training.after(done)
     if as_json and shown:
         more = {"renewed": renewed, "interrupted": stopped is not None}
@@ -113,6 +116,11 @@ def train(
         show_training(training, Console())
     if stopped is not None:
         raise stopped
+
+
+def _doing(team: Team | None, what: str) -> None:
+    if team is not None:
+        team.doing = what
 
 
 def _end(reason: str) -> None:

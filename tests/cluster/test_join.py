@@ -8,7 +8,9 @@ from cfp.cluster.join import Membership
 from cfp.errors import CfpError
 
 LAUNCHERS = (
+    "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
+    "OMPI_MCA_orte_hnp_uri",
     "SLURM_STEP_NODELIST",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
@@ -37,7 +39,7 @@ def test_alone() -> None:
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, (True, 4)),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "1.0;tcp://a:1"}, (True, 4)),
         ({"OMPI_COMM_WORLD_SIZE": "1"}, (False, 1)),
         (
             {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8"},
@@ -54,6 +56,16 @@ def test_launchers(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert others() == found
+
+
+def test_open_mpi_that_jax_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says who a process is, and not where process 0 is."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    with pytest.raises(CfpError, match="give all processes --coordinator HOST:PORT"):
+        others()
+    assert Membership("a:1")._filled() == Membership("a:1", 4, 2)
+    assert Membership("a:1", 3, 1)._filled() == Membership("a:1", 3, 1)
 
 
 @pytest.mark.parametrize(

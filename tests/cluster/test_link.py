@@ -88,6 +88,17 @@ def test_beats_keep_a_link_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     b.close()
 
 
+def test_what_cannot_be_read_ends_the_link() -> None:
+    a, b = linked()
+    got: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    a.start(got.put)
+    b._connection.send_bytes(b"no pickle")
+    assert got.get(timeout=5) is None
+    assert a.lost is not None
+    assert a.lost.startswith("what it said cannot be read (UnpicklingError")
+    b.close()
+
+
 def test_who_does_not_know_the_secret_is_refused() -> None:
     ends = pair((b"ours", b"theirs"))
     assert isinstance(ends[0], AuthenticationError)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from cfp.cluster import TeamLost
-from cfp.profile import team_runner
+from cfp.profile import team_runner, together
 from cfp.profile.job import Compiled, Failed, Memory, Shares
 from cfp.profile.runner import RunnerLost
-from tests.cluster.fakes import compile_all, team_of
+from cfp.profile.team_runner import TeamRunner
+from tests.cluster.fakes import Scripted, compile_all, job, make_team, team_of
+from tests.cluster.test_link import linked
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +89,44 @@ def test_a_process_that_is_gone_is_named_with_the_program() -> None:
             "Lost process 2 on box2 while running program a: it ended. What was measured is kept: "
             "start all processes again to go on."
         )
+
+
+def test_what_an_earlier_campaign_left_is_not_heard() -> None:
+    """Its workers were ended while they compiled, and said so when nobody listened any more."""
+    with team_of([{}, {}]) as (runner, team, _log, _links):
+        compile_all(runner, "a")
+        runner.close()
+        team.inbox.from_(1)(("lost", 1, "the worker was killed by signal 9", ("a",), False))
+        team.inbox.from_(1)(("stopped", 1, "the devices are gone"))
+        again = TeamRunner(team, lambda port: Scripted(0, {}, []))
+        compile_all(again, "b")
+        assert again.run("b", 5) == 2.0
+        again.close()
+
+
+def test_the_leaders_last_words_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower whose worker is ended meanwhile hears why, though it cannot answer any more."""
+    ours, theirs = linked()
+    follower = make_team(2, ("box0", "box1", "box2"), {0: theirs})
+    ours.start(lambda message: None)
+    runner = Scripted(2, {"a": "hang"}, [])
+    monkeypatch.setattr(together, "open_runner", lambda *given: runner)
+    said: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            together.follow(follower, None, None)  # type: ignore[arg-type]
+        except TeamLost as lost:
+            said.append(lost)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    ours.send("open", 1, 0)
+    ours.send("submit", job("a"))
+    ours.send("run", 2, "a", 60.0)
+    ours.send("over", "Lost process 1 on box1 while running program a: it ended.", True)
+    ours.close()
+    thread.join(10)
+    assert [str(one) for one in said] == [
+        "Lost process 1 on box1 while running program a: it ended."
+    ]

@@ -14,7 +14,7 @@ from cfp.profile.factors import Factors
 from cfp.profile.guess import Counts, count_option
 from cfp.profile.kinds import Option
 from cfp.profile.regress import Array, Combo
-from tests.profiling.cases import kinds, model
+from tests.profiling.cases import CASES, kinds, model, random_option
 
 
 @settings(max_examples=50, deadline=None)
@@ -43,6 +43,15 @@ def test_what_does_not_exist_adds_nothing() -> None:
     assert counts(every)[:, 0].tolist() == [1, 11, 2, 12]
     with pytest.raises(ValueError, match="must exist"):
         Counts(count, (2, 2), [(0, 1)], (1, 1))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_segment_can_be_counted(name: str) -> None:
+    for kind in kinds(CASES[name]()):
+        counted = count_option(kind, random_option(kind, kind.index))
+        assert len(counted) == len(kind.mesh_shape) + 2
+        assert (np.isfinite(counted) & (counted >= 0)).all()
+        assert counted[-1] > 0  # something is written
 
 
 def test_a_layer_on_two_axes() -> None:

@@ -149,6 +149,16 @@ def test_out_of_memory_keeps_the_worker(mesh: Mesh, runner: ProcessRunner) -> No
     assert pid(runner) == worker
 
 
+def test_a_worker_that_is_starting_can_be_ended(mesh: Mesh) -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with ProcessRunner(mesh, command=sleeps) as runner:
+        threading.Timer(0.3, runner.kill).start()
+        start = time.monotonic()
+        with pytest.raises(CfpError, match="could not start: the worker was killed by signal 9"):
+            runner.start()
+        assert time.monotonic() - start < 10
+
+
 def test_killed_from_outside(mesh: Mesh, runner: ProcessRunner) -> None:
     compiled(runner, step_job(mesh, "good"))
     worker = pid(runner)
@@ -167,6 +177,10 @@ def test_compiling_too_long_or_interrupted(mesh: Mesh) -> None:
         with pytest.raises(RunnerLost) as lost:
             runner.finished(30)
         assert (lost.value.reason, lost.value.during) == ("no answer in 1 s", ("hang@compile",))
+
+        runner.submit(named(step_job(mesh, ""), "hang@compile"))
+        with pytest.raises(RunnerLost, match="no answer in 1 s"):
+            until(lambda: bool(runner.finished(0.0)), 30)  # never waits, as a process of several
 
         compiled(runner, named(step_job(mesh, ""), "hang"))
         worker, start = pid(runner), time.monotonic()

@@ -217,5 +217,7 @@ def test_a_profiler_in_use_means_no_traces(
         jax.profiler.trace(tmp_path, profiler_options=options),
         caplog.at_level(logging.WARNING, "cfp"),
     ):
+        before = runner._session._entries["step"].inputs
         assert runner.trace(["step"], 60) == {}
     assert "profiler did not start" in caplog.text
+    assert runner._session._entries["step"].inputs is not before, "it ran: others wait for it"

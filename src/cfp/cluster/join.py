@@ -2,7 +2,8 @@
 
 JAX knows the job from Slurm, Open MPI and Kubernetes by itself; otherwise three options say it. JAX
 ends every process of a job when its runtime loses one, with a stack trace. So commands that only
-measure leave that runtime once they have met: their workers have one of their own.
+measure leave that runtime once they have met, if their workers, which have one of their own, can
+have the devices.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from typing import Any
 import jax
 
 from cfp.cluster.meet import meet
+from cfp.cluster.share import shareable
 from cfp.cluster.team import Team
 from cfp.errors import CfpError
 
 JOIN_S = 120
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+MPI_RANK, MPI_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+MPI_KNOWN = "OMPI_MCA_orte_hnp_uri"  # of Open MPI up to 4: what JAX goes by
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +43,19 @@ class Membership:
         """The team, if this is one of several processes; CPU processes make `devices` together.
 
         `stays` keeps JAX's runtime, to run programs in this very process."""
-        joins, count = self._others()
+        who = self._filled()
+        joins, count = who._others()
         if not joins:
             yield None
             return
         if platform == "cpu":
             _make_cpus(devices, count)
+        if not stays:
+            os.environ.setdefault(PREALLOCATE, "false")  # GPUs' memory is for the workers
         with _quiet_stdout():
-            self._initialize()
+            who._initialize()
             with meet() as team:
-                if not stays:
+                if not stays and shareable(jax.local_devices()[0]):
                     leave: Any = jax.distributed.shutdown
                     leave()
                 yield team
@@ -59,13 +67,23 @@ class Membership:
             jax.distributed.initialize(
                 self.coordinator, self.count, self.index, initialization_timeout=JOIN_S
             )
-        except (RuntimeError, ValueError) as error:
-            line = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+        except Exception as error:  # of JAX, or of what it asks about the cluster
+            line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             where = f" at {self.coordinator}" if self.coordinator else ""
+            way = "each with its own --process-id, " if self.index is not None else ""
+            if self.coordinator is None:
+                way = "give them --coordinator HOST:PORT of process 0, "
             raise CfpError(
-                f"Cannot join the other processes{where}: {line}. Start all of them, each with its "
-                "own --process-id, and let them reach process 0."
+                f"Cannot join the other processes{where}: {line}. Start all of them, {way}and let "
+                "them reach process 0."
             ) from error
+
+    def _filled(self) -> Membership:
+        """Open MPI 5 does not tell JAX where process 0 is; told that, the rest is known."""
+        inside = os.environ
+        if self.coordinator is None or self.index is not None or MPI_RANK not in inside:
+            return self
+        return Membership(self.coordinator, int(inside[MPI_SIZE]), int(inside[MPI_RANK]))
 
     def _others(self) -> tuple[bool, int | None]:
         """Whether there are others, and how many processes in all where that is known."""
@@ -106,8 +124,13 @@ def _quiet_stdout() -> Iterator[None]:
 def _launched() -> tuple[bool, int | None]:
     """The same, by the environment that a launcher made."""
     inside = os.environ
-    if "OMPI_COMM_WORLD_SIZE" in inside:
-        count = int(inside["OMPI_COMM_WORLD_SIZE"])
+    if MPI_SIZE in inside:
+        count = int(inside[MPI_SIZE])
+        if count > 1 and MPI_KNOWN not in inside:
+            raise CfpError(
+                "This Open MPI does not tell JAX where process 0 is: give all processes "
+                "--coordinator HOST:PORT, with its host and any free port."
+            )
     elif "SLURM_STEP_NODELIST" in inside and "SLURM_PROCID" in inside:  # srun's, not a shell's
         count = int(inside.get("SLURM_STEP_NUM_TASKS", inside.get("SLURM_NTASKS", "1")))
     else:  # an indexed job; how many there are, JAX asks the cluster

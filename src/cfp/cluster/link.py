@@ -35,6 +35,9 @@ class Link:
         connected.settimeout(None)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # a host may go in the midst of a message
+                patience_ms = int(1000 * SILENT_S)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
         self._socket = connected
         self._connection: wire.Connection[Any, Any] = wire.Connection(os.dup(connected.fileno()))
         prove: list[Any] = [wire.deliver_challenge, wire.answer_challenge]
@@ -103,6 +106,8 @@ class Link:
                     given(message)
         except (EOFError, OSError) as error:
             self.lost = self.lost or _said(error)
+        except Exception as error:  # noqa: BLE001 - a link without its reader would be deaf
+            self.lost = f"what it said cannot be read ({type(error).__name__}: {error})"
         self._closed.set()
         self._hang_up()
         self._release()

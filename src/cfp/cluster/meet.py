@@ -22,6 +22,7 @@ from jax.experimental import multihost_utils
 from cfp.cluster.link import Inbox, Link
 from cfp.cluster.team import Team
 from cfp.errors import CfpError
+from cfp.version import VERSION
 
 MEET_S = 60.0
 _TRY_S = 5.0
@@ -42,31 +43,48 @@ def meet() -> Iterator[Team]:
 
 
 def _lead(count: int) -> Team:
-    secret = secrets.token_hex(16)
     links: dict[int, Link] = {}
     hosts = {0: socket.gethostname()}
-    with _listen() as listener:
-        port = listener.getsockname()[1]
-        _broadcast({"hosts": own_addresses(), "port": port, "secret": secret})
-        deadline = time.monotonic() + MEET_S
-        while len(links) < count - 1:
-            listener.settimeout(max(deadline - time.monotonic(), 0.01))
-            try:
-                connected, _ = listener.accept()
-            except TimeoutError:
-                missing = sorted(set(range(1, count)) - links.keys())
-                raise CfpError(
-                    f"Of {count} processes, {_numbers(missing)} did not connect to process 0 "
-                    f"on {hosts[0]} within {MEET_S:g} s: let TCP through between the hosts."
-                ) from None
-            try:
-                process, host = _hear(connected)
-                links[process] = Link(connected, secret.encode(), accepts=True)
-                hosts[process] = host
-            except (OSError, EOFError, ValueError, KeyError, AuthenticationError):
-                connected.close()  # someone else's: whoever is ours tries again or is missed
+    try:
+        with _listen() as listener:
+            _gather(listener, count, links, hosts)
+    except BaseException:
+        for link in links.values():
+            link.close()
+        raise
     names = tuple(hosts[process] for process in range(count))
     return _start(0, names, dict(sorted(links.items())))
+
+
+def _gather(
+    listener: socket.socket, count: int, links: dict[int, Link], hosts: dict[int, str]
+) -> None:
+    """Until all others have come; adds their links and the names of their hosts."""
+    secret, port = secrets.token_hex(16), listener.getsockname()[1]
+    _broadcast({"hosts": own_addresses(), "port": port, "secret": secret})
+    deadline = time.monotonic() + MEET_S
+    while len(links) < count - 1:
+        listener.settimeout(max(deadline - time.monotonic(), 0.01))
+        try:
+            connected, _ = listener.accept()
+        except TimeoutError:
+            missing = sorted(set(range(1, count)) - links.keys())
+            raise CfpError(
+                f"Of {count} processes, {_numbers(missing)} did not connect to process 0 "
+                f"on {hosts[0]} within {MEET_S:g} s: let TCP through between the hosts."
+            ) from None
+        try:
+            process, host, version = _hear(connected)
+            links[process] = Link(connected, secret.encode(), accepts=True)
+            hosts[process] = host
+        except (OSError, EOFError, ValueError, KeyError, AuthenticationError):
+            connected.close()  # someone else's: whoever is ours tries again or is missed
+            continue
+        if version != VERSION:
+            raise CfpError(
+                f"Process {process} on {host} has cfp {version}, process 0 on {hosts[0]} "
+                f"{VERSION}: install the same everywhere."
+            )
 
 
 def _follow(index: int) -> Team:
@@ -110,11 +128,12 @@ def _broadcast(what: dict[str, Any]) -> dict[str, Any]:
 
 def _greet(connected: socket.socket, index: int) -> None:
     """Plain JSON: at this point nobody has proved anything yet."""
-    text = json.dumps({"process": index, "host": socket.gethostname()})
+    text = json.dumps({"process": index, "host": socket.gethostname(), "version": VERSION})
     connected.sendall(text.encode().ljust(_HELLO_BYTES))
 
 
-def _hear(connected: socket.socket) -> tuple[int, str]:
+def _hear(connected: socket.socket) -> tuple[int, str, str]:
+    """Who it is, and what version of cfp it has."""
     connected.settimeout(_TRY_S)
     data = b""
     while len(data) < _HELLO_BYTES:
@@ -123,7 +142,7 @@ def _hear(connected: socket.socket) -> tuple[int, str]:
             raise EOFError
         data += more
     found = json.loads(data)
-    return int(found["process"]), str(found["host"])
+    return int(found["process"]), str(found["host"]), str(found["version"])
 
 
 def _listen() -> socket.socket:

@@ -6,6 +6,7 @@ process is gone all the others end with a `TeamLost` that names it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ class Team:
         self.doing = ""  # for people: what is under way
         self.advice = KEPT  # and what to do when it is lost
         self.leader_address = "127.0.0.1"  # where this process reaches process 0
+        self._numbers = itertools.count(1)
 
     @property
     def count(self) -> int:
@@ -50,6 +52,10 @@ class Team:
         """The host of every process, numbered in the order they first appear."""
         numbers: dict[str, int] = {}
         return tuple(numbers.setdefault(host, len(numbers)) for host in self.hosts)
+
+    def number(self) -> int:
+        """One that this team has not had: what is asked under it has its answer."""
+        return next(self._numbers)
 
     def name(self, process: int) -> str:
         return f"process {process} on {self.hosts[process]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from cfp.cluster.link import LinkLost
 from cfp.cluster.team import Team
@@ -18,28 +19,44 @@ FAREWELL_S = 60.0
 GRACE_S = 10.0
 
 
+@dataclass
+class Farewell:
+    """How long to wait for the others at the end of the block, and what they are told then."""
+
+    seconds: float = FAREWELL_S
+    reason: str = "it is done"
+
+    def hurry(self, reason: str) -> None:
+        """This process ends before its time: the others may not, and wait for it."""
+        self.seconds, self.reason = GRACE_S, reason
+
+
 @contextlib.contextmanager
-def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[None]:
+def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[Farewell]:
     """`end` is called, from another thread, with a sentence that names the process that is gone.
 
     The block ends in all processes together."""
+    farewell = Farewell()
     if team is None:
-        yield
+        yield farewell
         return
     finished, over = threading.Event(), threading.Event()
     threading.Thread(target=_watch, args=(team, end, finished, over), daemon=True).start()
     try:
-        yield
+        yield farewell
     except BaseException as error:
         if not isinstance(error, (CfpError, KeyboardInterrupt)):
             over.wait(GRACE_S)  # it may be that another is gone: then the watcher ends us
+        over.set()  # from here on we end by ourselves
         team.end(f"Lost {team.name(team.index)}: {error or type(error).__name__}")
         raise
     finished.set()
     if not team.leads:
         with contextlib.suppress(LinkLost):  # the watcher notices, too
             team.links[0].send("done")
-    over.wait(FAREWELL_S)
+    if not over.wait(farewell.seconds):
+        over.set()
+        team.end(f"Lost {team.name(team.index)}: {farewell.reason}")
 
 
 def _watch(
@@ -58,7 +75,10 @@ def _watch(
                 over.set()
                 return
             case ("over", reason, _):
-                end(reason)
+                if not over.is_set():
+                    if team.leads:  # the others hear it from nobody else
+                        team.end(reason)
+                    end(reason)
                 return
             case ("done",):
                 done.add(who)

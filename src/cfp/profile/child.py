@@ -28,10 +28,10 @@ _NOISE = re.compile(r"@ |\*\*\*|File \"|PC:|Current thread|Thread 0x|Extension m
 
 
 class Worker:
-    """`command` and a file descriptor start it; `setup` is its first message. Workers that compile
-    `together` with those of other processes do not wait for each other."""
+    """`command` and a file descriptor start it. Workers that compile `together` with those of other
+    processes do not wait for each other."""
 
-    def __init__(self, command: Sequence[str], setup: tuple[object, ...], together: bool) -> None:
+    def __init__(self, command: Sequence[str], together: bool) -> None:
         with contextlib.ExitStack() as stack:
             folder = tempfile.TemporaryDirectory(prefix="cfp-worker-", ignore_cleanup_errors=True)
             stack.enter_context(folder)
@@ -52,15 +52,18 @@ class Worker:
                     start_new_session=True,  # Ctrl-C shall not reach it, but killing all of it
                 )
             stack.callback(self.end)
-            reason = self._greet(setup)
-            if reason:
-                raise CfpError(
-                    f"The process that measures programs could not start: {reason}. If another "
-                    "program holds the devices, end it, or measure in this process."
-                )
             self._stack = stack.pop_all()
 
-    def _greet(self, setup: tuple[object, ...]) -> str:
+    def greet(self, setup: tuple[object, ...]) -> None:
+        """`setup` is its first message; returns when the worker is ready."""
+        reason = self._greeted(setup)
+        if reason:
+            raise CfpError(
+                f"The process that measures programs could not start: {reason}. If another program "
+                "holds the devices, end it, or measure in this process."
+            )
+
+    def _greeted(self, setup: tuple[object, ...]) -> str:
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             self.connection.send(setup)

@@ -42,7 +42,7 @@ PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
 ENUMERATED = 40_000
 SHORTLIST = 256
-LEARNT = 8
+LEARNT = 8  # measurements, from which on what counts let expect may rule combinations out
 BEAM = 48
 
 

@@ -11,7 +11,7 @@ The leader says                      a member answers
 
 A generation is one worker in every process, started together: when one of them is lost, the answer
 is `lost, generation, reason, keys it was busy with, whether it hung`, and the leader opens the
-next. What cannot be helped by that is `stopped, reason`.
+next. What cannot be helped by that is `stopped, generation, reason`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Member:
                     self._send(("lost", self._generation, *told))
                 except TeamLost:
                     raise
-                except (CfpError, RuntimeError) as error:
+                except (CfpError, RuntimeError, OSError) as error:
                     self._close()
-                    self._send(("stopped", str(error)))
+                    self._send(("stopped", self._generation, str(error)))
         finally:
             self._close()
 
@@ -98,11 +98,12 @@ class Member:
     def _open(self, generation: int, port: int) -> None:
         self._close()
         self.doing = "starting the workers"
+        self._generation = generation
         runner = self._open_runner(port)
         with self._lock:
             if self._over:
                 return
-            self._runner, self._generation = runner, generation
+            self._runner = runner
         runner.start()
         self._send(("opened", generation))
 

@@ -59,16 +59,26 @@ class ProcessRunner:
         self._progress = 0.0  # when a compilation last began or ended
         self._finished: list[Compiled | Failed] = []
         self._interrupted = False
+        self._killed = False
 
     def start(self) -> None:
         """Starts the worker, if there is none."""
         self._check()
         if self._worker is None:
             setup = (self._spec, _settings(), self._threads, self._group)
-            self._worker = Worker(self._command, setup, self._group is not None)
+            self._worker = Worker(self._command, self._group is not None)
+            if self._killed:  # while it was started
+                self._worker.end()
+            try:
+                self._worker.greet(setup)
+            except BaseException:
+                self.close()
+                raise
 
     def kill(self) -> None:
-        """From any thread: the call under way, if there is one, ends with `RunnerLost`."""
+        """From any thread: the call under way, if there is one, ends with `RunnerLost`, or with the
+        `CfpError` of a worker that does not start. For good."""
+        self._killed = True
         worker = self._worker
         if worker is not None:
             worker.end()
@@ -88,11 +98,13 @@ class ProcessRunner:
             message = self._receive(0.0 if self._finished else min(deadline, patience), ())
             if message is not None:
                 continue
-            if self._finished or time.monotonic() >= deadline:
+            if self._finished:
                 break
-            if time.monotonic() >= patience:
+            if time.monotonic() >= patience:  # before the deadline: it may be over at once
                 reason = f"no answer in {self._compile_timeout_s:g} s"
                 raise self._lost(reason, self._compiling(), hung=True)
+            if time.monotonic() >= deadline:
+                break
         found, self._finished = self._finished, []
         return found
 

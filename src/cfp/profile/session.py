@@ -122,7 +122,8 @@ class Session:
 
     def trace(self, keys: Sequence[str]) -> dict[str, Shares]:
         """Runs programs under the profiler, as often as they are listed. Programs that fail are
-        left out; so are all, if the profiler is taken."""
+        left out; so are all, if the profiler is taken, but they run: other processes wait in their
+        collectives."""
         distinct = dict.fromkeys(keys)  # in order: every process of several runs them alike
         cold = [key for key in distinct if self._entries[key].inputs is None]  # not to be traced
         failed = {key for key in cold if isinstance(self.run(key), Failed)}
@@ -135,6 +136,9 @@ class Session:
                 jax.profiler.start_trace(folder, profiler_options=options)
             except Exception as error:  # noqa: BLE001 - someone else is profiling: not our failure
                 _log.warning("No traces: the profiler did not start: %s", _reason(error))
+                for key in keys:
+                    if key not in failed:
+                        self.run(key)
                 return {}
             try:
                 for number, key in enumerate(keys):

@@ -40,7 +40,6 @@ class TeamRunner:
         self._thread.start()
         self._generation = 0
         self._up = False
-        self._asked = 0
         self._names: dict[str, str] = {}
         self._parts: dict[str, dict[int, Compiled | Failed]] = {}  # of those being compiled
         self._ready: list[Compiled | Failed] = []
@@ -99,7 +98,7 @@ class TeamRunner:
     def _open(self) -> None:
         if self._up:
             return
-        self._generation += 1
+        self._generation = self._team.number()
         self._team.doing = "starting the workers"
         self._tell("open", self._generation, free_port())
         waiting = set(range(self._team.count))
@@ -121,9 +120,9 @@ class TeamRunner:
     ) -> dict[int, Any]:
         """The answers of all processes."""
         self._open()
-        self._asked += 1
+        asked = self._team.number()
         self._team.doing = f"{doing} {self._names[keys[0]]}"
-        self._tell(kind, self._asked, what, timeout_s)
+        self._tell(kind, asked, what, timeout_s)
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + timeout_s + GRACE_S  # each sees to its own worker first
         while len(answers) < self._team.count:
@@ -141,7 +140,7 @@ class TeamRunner:
                 reason = self._whose(failed) if failed else f"no answer from {silent}"
                 raise self._lost(reason, keys)
             match got:
-                case who, ("answer", number, value) if number == self._asked:
+                case who, ("answer", number, value) if number == asked:
                     answers[who] = value
                     if isinstance(value, Failed):
                         deadline = min(deadline, time.monotonic() + GRACE_S)
@@ -158,7 +157,7 @@ class TeamRunner:
                 raise self._team.gone(who)
             case ("lost", generation, reason, during, hung) if generation == self._generation:
                 raise self._lost(f"{self._team.name(who)}: {reason}", during or busy, hung=hung)
-            case ("stopped", reason):
+            case ("stopped", generation, reason) if generation == self._generation:
                 raise CfpError(f"On {self._team.name(who)}: {reason}")
             case ("finished", generation, answer) if generation == self._generation:
                 self._finish(who, answer)

@@ -17,6 +17,7 @@ import jax
 from jax.sharding import Mesh
 
 from cfp.cluster import LinkLost, Team, TeamLost, TeamOver, meet
+from cfp.cluster.share import shareable
 from cfp.errors import CfpError
 from cfp.profile.in_process import InProcessRunner
 from cfp.profile.job import Group
@@ -38,7 +39,7 @@ def together(
 ) -> T:
     """`team` is made here where there is none and the mesh is of several processes. `pack` makes of
     a result what can be sent, `unpack` the reverse."""
-    if len(_processes(mesh)) == 1:
+    if jax.process_count() == 1:
         return decide(None)
     _check(mesh)
     with meet() if team is None else contextlib.nullcontext(team) as team:
@@ -63,10 +64,8 @@ def follow(team: Team, mesh: Mesh, isolate: bool | None) -> Any:
     link = team.links[0]
 
     def send(message: tuple[Any, ...]) -> None:
-        try:
+        with contextlib.suppress(LinkLost):  # why, the leader's last words say: they are read next
             link.send(*message)
-        except LinkLost as lost:
-            raise team.gone(0, str(lost)) from None
 
     member = Member(lambda port: open_runner(team, mesh, isolate, port), send)
 
@@ -98,28 +97,22 @@ def open_runner(team: Team, mesh: Mesh, isolate: bool | None, port: int) -> Star
     return ProcessRunner(
         mesh,
         compile_threads=default_threads(mesh, sharing),
-        group=Group(f"{team.leader_address}:{port}", team.count, team.index),
+        group=Group(f"{_host(team.leader_address)}:{port}", team.count, team.index),
     )
 
 
 def can_isolate(mesh: Mesh) -> bool:
-    """Another process can have the devices: always CPUs, GPUs unless this one has taken their
-    memory in advance, never TPUs."""
-    device: Any = next(d for d in mesh.devices.flat if d.process_index == jax.process_index())
-    if device.platform == "cpu":
-        return True
-    if device.platform != "gpu":
-        return False
-    taken = device.memory_stats() or {}
-    return not taken.get("pool_bytes", 0) > taken.get("bytes_limit", 0) / 2
+    """Another process can have the devices of this one."""
+    return shareable(next(d for d in mesh.devices.flat if d.process_index == jax.process_index()))
 
 
-def _processes(mesh: Mesh) -> set[int]:
-    return {device.process_index for device in mesh.devices.flat}
+def _host(address: str) -> str:
+    """As it stands before a port."""
+    return f"[{address}]" if ":" in address else address
 
 
 def _check(mesh: Mesh) -> None:
-    missing = set(range(jax.process_count())) - _processes(mesh)
+    missing = set(range(jax.process_count())) - {d.process_index for d in mesh.devices.flat}
     if missing:
         raise CfpError(
             f"The mesh has no device of process {', '.join(map(str, sorted(missing)))}: make it of "

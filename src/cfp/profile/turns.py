@@ -112,7 +112,7 @@ class Turns:
         shares: Mapping[str, Shares] = {}
         if whole := self._live():
             listed = [key for key in whole for _ in range(self._traced(key))]
-            shares = self.runner.trace(listed, self._patience() * 8 * len(whole))
+            shares = self.runner.trace(listed, 2 * self._patience())
         drift = self._drift()
         return {
             key: replace(self._measured(key), drift=drift, shares=shares.get(key)) for key in keys
