@@ -5,15 +5,22 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from cfp.affine import OpMap, op_map
-from cfp.layouts import Layout, fits, local_shape, parts, to_spec, transfer, whole
+from cfp.layouts import Layout, fits, halfway, local_shape, parts, to_spec, transfer, whole
+from cfp.plan.hlo import parse_collectives
 from cfp.plan.pins import layout_of
+from cfp.profile.machine import Machine
+from cfp.profile.requests import Resharding, resharding_request
 
 FAST = settings(deadline=None, database=None, derandomize=True, max_examples=400)
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])
@@ -139,3 +146,35 @@ def test_spec_text() -> None:
 )
 def test_fits(layout: Layout, shape: tuple[int, ...], expected: bool) -> None:
     assert fits(layout, shape, (2,)) is expected
+
+
+splits = st.one_of(st.none(), st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(splits, splits), min_size=1, max_size=3))
+def test_halfway_splits_first(pairs: list[tuple[int | None, int | None]]) -> None:
+    source, target = (tuple(side) for side in zip(*pairs, strict=True))
+    found = halfway(source, target)
+    gathers = any(b is not None and a is None for b, a in pairs)
+    fresh = {a for b, a in pairs if b is None and a is not None}
+    assert (found is not None) == (gathers and bool(fresh) and not fresh & {*source})
+    if found is not None:
+        assert found not in (source, target)
+        for (before, after), between in zip(pairs, found, strict=True):
+            assert between == (after if before is None else before)  # nothing is sent on the way
+
+
+def test_halfway_gathers_less() -> None:
+    """Left to itself the compiler replicates the tensor."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    what = Resharding((8, 16), "float32", (0, None), (None, 1))
+    job = resharding_request(Machine.of(mesh), mesh, what).make()
+    exported = jax.export.deserialize(bytearray(job.module))
+    jitted: Any = jax.jit(
+        exported.call,
+        in_shardings=exported.in_shardings_jax(mesh),
+        out_shardings=exported.out_shardings_jax(mesh)[0],
+    )
+    text = jitted.lower(jax.ShapeDtypeStruct((8, 16), jnp.float32)).compile().as_text()
+    (found,) = parse_collectives(text, 4)
+    assert (found.kind, found.bytes) == ("all-gather", 8 * 8 * 4)

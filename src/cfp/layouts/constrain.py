@@ -27,6 +27,7 @@ class Constrain:
         return self._lie(array, self.layouts.values.get(value))
 
     def operand(self, equation: int, operand: int, array: Any) -> Any:
+        array = self._lie(array, self.layouts.via.get((equation, operand)))
         return self._lie(array, self.layouts.uses.get((equation, operand)))
 
     def _lie(self, array: Any, layout: Layout | None) -> Any:

@@ -60,6 +60,18 @@ def to_spec(layout: Layout, axis_names: Sequence[str]) -> PartitionSpec:
     return PartitionSpec(*entries)  # type: ignore[no-untyped-call]
 
 
+def halfway(source: Layout, target: Layout) -> Layout | None:
+    """What to go through from one layout to another that gathers along some axes and splits along
+    others: split first, which sends nothing, and less is gathered. A compiler that is not told
+    may gather all of it. None where that is not the case, or where both would split one dim."""
+    pairs = list(zip(source, target, strict=True))
+    gathered = any(before is not None and after is None for before, after in pairs)
+    fresh = {after for before, after in pairs if before is None and after is not None}
+    if not gathered or not fresh or fresh & {*source}:
+        return None
+    return tuple(after if before is None else before for before, after in pairs)
+
+
 def transfer(
     sizes: Sequence[int], source: Dims, target: Dims, layout: Layout, mesh_shape: Shape
 ) -> Layout:
@@ -91,8 +103,9 @@ class Layouts:
     `inputs` and `outputs` are in the order of the graph's. `values` constrains a tensor where it
     is made, `uses` where one equation reads it: (equation, operand) -> layout. `sums` says how
     partial sums are completed before they go on as `values` says: asked for the scattered result
-    at once, a compiler may gather the operands instead and give up the split. `known` is how every
-    tensor is expected to lie, told or not.
+    at once, a compiler may gather the operands instead and give up the split. `via` is what tensors
+    go through on the way to how they are read. `known` is how every tensor is expected to lie, told
+    or not.
     """
 
     inputs: tuple[Layout, ...]
@@ -100,4 +113,5 @@ class Layouts:
     values: dict[int, Layout]
     uses: dict[tuple[int, int], Layout]
     sums: dict[int, Layout] = field(default_factory=dict)
+    via: dict[tuple[int, int], Layout] = field(default_factory=dict)
     known: dict[int, Layout] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from cfp.layouts.asked import ask
 from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.decide import Decision
 from cfp.layouts.flow import Flow
-from cfp.layouts.layout import Entries, Layout, Layouts
+from cfp.layouts.layout import Entries, Layout, Layouts, halfway
 from cfp.layouts.want import Want, Wants
 from cfp.trace import Graph, Role
 
@@ -86,7 +86,13 @@ def propagate(
         for position, value in enumerate(graph.outputs)
     )
     known = {value: carry.settle(layout) for value, layout in decision.layouts.items()}
-    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, known)
+    via = {
+        (equation, operand): between
+        for (equation, operand), layout in decision.uses.items()
+        if (source := known.get(graph.equations[equation].inputs[operand])) is not None
+        if (between := halfway(source, layout)) is not None
+    }
+    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, known)
 
 
 def _of_results(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from cfp.blocks.backward import CONTRACTING
 from cfp.blocks.contraction import flops
 from cfp.layouts.carry import Carry
-from cfp.layouts.layout import Layout, Layouts, Shape
+from cfp.layouts.layout import Layout, Layouts, Shape, halfway
 from cfp.trace import Equation, Graph
 
 
@@ -77,6 +77,7 @@ class _Count:
         if source == target or (value, target) in self._moved:
             return
         self._moved.add((value, target))
+        source = halfway(source, target) or source
         changes = list(enumerate(zip(source, target, strict=True)))
         gathered = [i for i, (before, after) in changes if before is not None and after is None]
         held = tuple(None if i in gathered else before for i, (before, _) in changes)

@@ -31,13 +31,15 @@ def program_digest(cut: Extract) -> str:
 
 def job_key(machine: Machine, program: str, layouts: Layouts) -> str:
     """The name of a measurement: a program, how its tensors lie, and where it ran."""
-    lie = [
+    lie: list[Any] = [
         layouts.inputs,
         layouts.outputs,
         sorted(layouts.values.items()),
         sorted(layouts.uses.items()),
         sorted(layouts.sums.items()),
     ]
+    if layouts.via:
+        lie.append(sorted(layouts.via.items()))
     return key_of(machine, program, lie)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from cfp.layouts import Layout, Layouts, sharding
+from cfp.layouts import Layout, Layouts, halfway, sharding
 from cfp.profile.job import Job
 from cfp.profile.key import job_key, key_of, program_digest
 from cfp.profile.kinds import Kind, Option
@@ -99,7 +99,8 @@ def layout_request(
 def resharding_request(machine: Machine, mesh: Mesh, what: Resharding) -> Request:
     """A tensor moved from one layout to another, alone."""
     program = f"reshard {what.dtype} {what.shape}"
-    key = key_of(machine, program, what.source, what.target)
+    via = halfway(what.source, what.target)
+    key = key_of(machine, program, what.source, what.target, *([] if via is None else [via]))
 
     def make() -> Job:
         kind: Any = "normal"
@@ -110,8 +111,9 @@ def resharding_request(machine: Machine, mesh: Mesh, what: Resharding) -> Reques
         elif "int" in what.dtype:
             kind = "integers"
         inputs = (Fill(what.shape, what.dtype, kind, 0, 2),)
+        lie: Any = jax.lax.with_sharding_constraint
         moved: Any = jax.jit(
-            lambda x: x,
+            lambda x: x if via is None else lie(x, sharding(mesh, via)),
             in_shardings=sharding(mesh, what.source),
             out_shardings=sharding(mesh, what.target),
         )
