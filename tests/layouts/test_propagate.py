@@ -161,3 +161,24 @@ def test_the_verifier_can_fail(spoil: Any, reason: str) -> None:
     check_layouts(graph, blocks, layouts, pairs)
     with pytest.raises(ValueError, match=reason):
         check_layouts(graph, blocks, spoil(layouts), pairs)
+
+
+def test_what_is_drawn_is_not_told() -> None:
+    """Where a tensor is read otherwise than it was made all is told but masks: told to be whole,
+    they would be drawn whole on every device."""
+    step, args = models.make_step(models.config("gpt", layers=2), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(4,))
+    graph, blocks = analysis.graph, analysis.grouping
+    chosen: list[Strategy] = [(0,)] * len(blocks.blocks)
+    entry = next(
+        (index, operand)
+        for index in blocks.blocks[1].prologue
+        for operand, value in enumerate(graph.equations[index].inputs)
+        if len(graph.values[value].shape) == 3
+    )
+    plain = propagate(graph, blocks, chosen, (4,))
+    told = propagate(graph, blocks, chosen, (4,), entries={entry: (1,)})
+    drawn = {v for e in graph.equations if e.primitive.startswith("random_") for v in e.outputs}
+    assert len(told.values) > 2 * len(plain.values)
+    assert drawn
+    assert drawn.isdisjoint(told.values)

@@ -93,7 +93,7 @@ def test_not_even_where_the_first_layer_is_another_and_masks_are_drawn() -> None
     """BERT's first layer has more arguments than the others, and every layer a norm and a dropout
     whose tensors nobody asks for."""
     _, _, plan = mixed("bert")
-    large = [one for one in plan.collectives() if one.bytes >= 8 * 32 * 64]  # a mask's, too
+    large = [one for one in plan.collectives() if one.bytes >= 8 * 32 * 64 * 4]
     layers = [one.kind for one in large if {o.segment for o in one.origins} & {1, 2}]
     assert layers.count("all-gather") == 2  # how the embedding is read, and the head's cotangent
     assert layers.count("all-reduce") == len(layers) - 2 == 4 * 2

@@ -10,7 +10,8 @@ The compiler is told: operands and results of contractions, completed sums, what
 what goes round a loop, and both ends of what is read otherwise than it was made (`entries`). It
 fills in the rest, which has little choice left. But where something is read otherwise, it would
 spread how it was made over the rest of the other side, through norms and masks and the backward
-pass: then it is told everything that is known outside loops, but for the update.
+pass: then it is told everything that is known outside loops, but for the update, and for what is
+made of nothing (masks drawn at random), which each device may make its part of.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from cfp.blocks.backward import CONTRACTING
 from cfp.layouts.carry import OPEN, PartialLayout, splits
 from cfp.layouts.flow import Flow
 from cfp.layouts.layout import Layout, fits
-from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Role
+from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Role, is_key
+
+RANDOM = ("random_", "threefry")  # how the primitives that draw are called
 
 
 @dataclass
@@ -41,12 +44,16 @@ class Decision(Flow):
         self._member = {e: block.index for block in blocks for e in block.members}
         self._before: dict[tuple[int, int], PartialLayout] = {}
         self._crossing: dict[int, set[Layout]] = {}
+        self._data = {v for v in self.graph.inputs if self._is_tensor(v)}
         for (equation, operand), layout in self.entries.items():
             value = self.graph.equations[equation].inputs[operand]
             self._crossing.setdefault(value, set()).add(layout)
 
     def run(self) -> None:
         for equation in self.graph.equations:
+            drawn = equation.primitive.startswith(RANDOM)
+            if not drawn and not self._data.isdisjoint(equation.inputs):
+                self._data.update(equation.outputs)
             reads = [self._read(equation, i) for i in range(len(equation.inputs))]
             for j, value in enumerate(equation.outputs):
                 layout, partial = self.result(equation, j, reads)
@@ -144,12 +151,17 @@ class Decision(Flow):
                     )
         return summed
 
+    def _is_tensor(self, value: int) -> bool:
+        found = self.graph.values[value]
+        return bool(found.shape) and not is_key(found.dtype)
+
     def _matters(self, equation: Equation, value: int) -> bool:
         if equation.index in self.asked.results or (equation.index, 0) in self.asked.operands:
             return True
         if equation.primitive in LOOP_PRIMITIVES:
             return any(map(splits, self.layout_of(value)))
-        if self.thorough and equation.loop is None and equation.role is not Role.UPDATE:
+        outside = equation.loop is None and equation.role is not Role.UPDATE
+        if self.thorough and outside and value in self._data:
             return True
         block = self._member.get(equation.index)
         if block is None:
