@@ -52,73 +52,62 @@ def test_all_end_together(_: int) -> None:
     assert run(make_teams(), *[lambda: None] * 3) == [[], [], []]
 
 
+class Heard:
+    """Why a process had to end. Until then it is in a step that never does."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._told = threading.Event()
+
+    def __call__(self, reason: str) -> None:
+        self.said.append(reason)
+        self._told.set()
+
+    def wait(self) -> bool:
+        return self._told.wait(5)
+
+    def trains(self, team: Team) -> None:
+        def process() -> None:
+            with watched(team, self):
+                self.wait()
+
+        threading.Thread(target=process, daemon=True).start()
+
+
 def test_all_hear_why_one_has_ended() -> None:
     """From the leader, if it was another."""
     teams = make_teams()
-    stay = threading.Event()
-    said: list[list[str]] = [[], []]
-
-    def watcher(i: int) -> None:
-        def tell(reason: str) -> None:
-            said[i].append(reason)
-            stay.set()
-
-        with watched(teams[2 * i], tell):
-            stay.wait(10)
-
-    threads = [threading.Thread(target=watcher, args=(i,), daemon=True) for i in range(2)]
-    for thread in threads:
-        thread.start()
+    others = {0: Heard(), 2: Heard()}
+    for i, heard in others.items():
+        heard.trains(teams[i])
     with pytest.raises(CfpError), watched(teams[1], lambda reason: None):
         raise CfpError("The loss is nan.")
-    assert stay.wait(5)
+    for heard in others.values():
+        assert heard.wait()
+        assert heard.said == ["Lost process 1 on boxb: The loss is nan."]
     for team in teams:
         team.close()
-    for thread in threads:
-        thread.join(10)
-    assert said[0] == ["Lost process 1 on boxb: The loss is nan."]
-    assert said[1] in ([], said[0])  # it may have ended with the leader
 
 
 def test_one_that_is_interrupted_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "GRACE_S", 0.2)
-    teams = make_teams()
-    told = threading.Event()
-    said: list[str] = []
-
-    def tell(reason: str) -> None:
-        said.append(reason)
-        told.set()
-
-    def other() -> None:
-        with watched(teams[0], tell):
-            told.wait(10)  # in a step that never ends
-
-    thread = threading.Thread(target=other, daemon=True)
-    thread.start()
+    teams, heard = make_teams(), Heard()
+    heard.trains(teams[0])
     with watched(teams[1], lambda reason: None) as farewell:
         farewell.hurry("Interrupted after 3 steps.")
-    assert told.wait(5)
-    assert said == ["Lost process 1 on boxb: Interrupted after 3 steps."]
+    assert heard.wait()
+    assert heard.said == ["Lost process 1 on boxb: Interrupted after 3 steps."]
     for team in teams:
         team.close()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_is_gone_is_named(victim: int) -> None:
-    teams = make_teams()
-    told = threading.Event()
-
-    said: list[str] = []
-
-    def tell(reason: str) -> None:
-        said.append(reason)
-        told.set()
-
+    teams, heard = make_teams(), Heard()
     watcher = teams[1 - victim]
-    with watched(watcher, tell):
+    with watched(watcher, heard):
         teams[victim].close()
-        assert told.wait(5)
-    assert said[0].startswith(f"Lost process {victim} on {HOSTS[victim]}")
+        assert heard.wait()
+    assert heard.said[0].startswith(f"Lost process {victim} on {HOSTS[victim]}")
     for team in teams:
         team.close()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.profile import regress
+from cfp.profile.covering import covering
 from cfp.profile.explore import Combo, Explorer, default_limit
 from cfp.profile.regress import Array, Rows, combos_of
 from tests.profiling.replay import Table, ends, explore, replay, synthesise
@@ -39,7 +39,7 @@ def explorer(sizes: Sequence[int] = LAYER, **options: object) -> Explorer:
 def test_covering_has_every_pair(sizes: list[int], data: st.DataObject) -> None:
     possible = list(itertools.combinations(range(len(sizes)), 2))
     pairs = data.draw(st.sets(st.sampled_from(possible)) if possible else st.just(set()))
-    design = regress.covering(tuple(sizes), tuple(sorted(pairs)))
+    design = covering(tuple(sizes), tuple(sorted(pairs)))
     for i, j in pairs:
         assert {(c[i], c[j]) for c in design} == set(space((sizes[i], sizes[j])))
     for block, size in enumerate(sizes):
@@ -52,7 +52,7 @@ def test_covering_of_neighbours_is_as_small_as_it_can_be(
     sizes: tuple[int, ...], programs: int
 ) -> None:
     chain = tuple(itertools.pairwise(range(len(sizes))))
-    assert len(regress.covering(sizes, chain)) == programs
+    assert len(covering(sizes, chain)) == programs
 
 
 def test_the_default_limit_is_a_third_of_a_layer_and_little_of_a_large_space() -> None:

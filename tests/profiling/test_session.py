@@ -217,7 +217,12 @@ def test_a_profiler_in_use_means_no_traces(
         jax.profiler.trace(tmp_path, profiler_options=options),
         caplog.at_level(logging.WARNING, "cfp"),
     ):
+        assert isinstance(runner.run("step", 60), float)
         before = runner._session._entries["step"].inputs
+        assert before is not None
+        first = before[0]
         assert runner.trace(["step"], 60) == {}
     assert "profiler did not start" in caplog.text
-    assert runner._session._entries["step"].inputs is not before, "it ran: others wait for it"
+    after = runner._session._entries["step"].inputs
+    assert after is not None
+    assert after[0] is not first, "it ran, and its state went round: others wait for it"

@@ -4,7 +4,7 @@ A segment of K blocks with S_j strategies has Π S_j combinations, and each one 
 compiled. What the search needs is the fastest combination of each interface (what the neighbours
 see), as far as it can compete with the fastest of all. So:
 
-1. `regress.covering`: every pair of strategies of every pair of interacting blocks is measured.
+1. `covering`: every pair of strategies of every pair of interacting blocks is measured.
    With `counts` of what combinations send and compute these are half of what is asked for, those
    expected to be fast first, and none that is expected to be hopeless.
 2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty, on top of what
@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cfp.profile import regress
+from cfp.profile.covering import covering
 from cfp.profile.regress import Array, Combo, Effects, Points, Rows, Surrogate, combos_of
 
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
@@ -108,7 +109,7 @@ class Explorer:
         self._labels: dict[Hashable, int] = {}
         self._listed: tuple[Points, Rows] | None = None
         most = max(self.limit // 2, *self.sizes, 1)
-        design = regress.covering(self.sizes, self.effects.pairs, most)
+        design = covering(self.sizes, self.effects.pairs, most)
         self._design = [combo for combo in design if exists is None or exists(combo)]
 
     # -- what is known -------------------------------------------------------------------------

@@ -20,7 +20,6 @@ says something of the others. Whether it is, the grid decides too.
 "At least" values are replaced by their expectation given the rest and the bound (`_imputed`). What
 failed, or takes over `FAR` times the best, is not fitted: how bad the bad ones are must not bend
 the model where it matters. `feasibility` learns from the same effects which combinations these are.
-The measurements to begin with are a `covering` design: every effect of a pair appears.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 import scipy.optimize
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -150,11 +149,6 @@ def _common(left: Rows, right: Rows, effects: Effects) -> tuple[Array, Array]:
     return unary, paired
 
 
-def normal_cdf(z: Array) -> Array:
-    """To 3e-4, without scipy."""
-    return np.asarray(0.5 * (1 + np.tanh(0.7978845608 * (z + 0.044715 * z**3))))
-
-
 def normal_pdf(z: Array) -> Array:
     return np.asarray(np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
 
@@ -191,7 +185,7 @@ def _imputed(y: Array, bounded: Flags, gram: Array) -> Array:
         centre = y.mean()
         left_out = y - (inverse @ (y - centre)) * sd**2
         z = (floor - left_out) / sd
-        tail = np.maximum(normal_cdf(-z), 1e-9)
+        tail = np.maximum(ndtr(-z), 1e-9)
         expected = np.where(z > 4, floor, left_out + sd * normal_pdf(z) / tail)
         y = np.where(bounded, np.clip(expected, floor, floor + 2.0), y)
     return y
@@ -256,7 +250,7 @@ class Surrogate:
         """E[max(0, target - u)] from the `moments`, for a target u of each point."""
         log = self.logarithmic[:, None]
         z = (np.where(log, np.log(target), target - 1) - mean) / sd
-        gain = np.maximum(sd * (z * normal_cdf(z) + normal_pdf(z)), 0) * np.where(log, target, 1.0)
+        gain = np.maximum(sd * (z * ndtr(z) + normal_pdf(z)), 0) * np.where(log, target, 1.0)
         return np.asarray((self.weights[:, None] * gain).sum(0))
 
     def believing(self, points: Points) -> Surrogate:
@@ -349,54 +343,3 @@ def feasibility(points: Points, feasible: Flags, asked: Points, effects: Effects
     gram += 0.02 * np.eye(len(gram))
     chance = 0.8 + cross @ np.linalg.solve(gram, feasible - 0.8)
     return np.clip(chance, 0.02, 1.0)
-
-
-@cache
-def covering(sizes: Combo, pairs: Pairs, most: int | None = None) -> tuple[Combo, ...]:
-    """Few combinations in which every strategy, and every two of each pair of blocks, appear.
-
-    Greedy: each new combination starts at a missing pair and fills in the blocks one by one, by the
-    number of missing pairs they add, those of other blocks counting a little. Of several orders of
-    filling, the one that adds most wins. Ends at `most` of them, covered or not.
-    """
-    linked = {(min(p), max(p)) for p in pairs}
-    alone = set(range(len(sizes))) - {block for pair in linked for block in pair}
-    missing = {
-        (i, j): np.ones((sizes[i], sizes[j]))
-        for i, j in itertools.combinations(range(len(sizes)), 2)
-    }
-    single = {block: np.ones(sizes[block]) for block in alone}
-
-    def new(row: list[int | None], block: int) -> Array:
-        """What each strategy of `block` would add to the row so far."""
-        total = single[block].copy() if block in single else np.zeros(sizes[block])
-        for (i, j), table in missing.items():
-            weight = 1.0 if (i, j) in linked else 1e-3
-            if i == block:
-                other = row[j]
-                total += weight * (table.mean(1) / 10 if other is None else table[:, other])
-            elif j == block:
-                other = row[i]
-                total += weight * (table.mean(0) / 10 if other is None else table[other])
-        return total
-
-    design: list[Combo] = []
-    while any(missing[p].any() for p in linked) or any(s.any() for s in single.values()):
-        if len(design) == most:
-            break
-        options = []
-        for first in range(len(sizes)):
-            row: list[int | None] = [None] * len(sizes)
-            added = 0.0
-            for block in [*range(first, len(sizes)), *range(first - 1, -1, -1)]:
-                gains = new(row, block)
-                row[block] = int(np.argmax(gains))
-                added += float(gains.max())
-            options.append((-added, tuple(choice for choice in row if choice is not None)))
-        chosen = min(options)[1]
-        design.append(chosen)
-        for (i, j), table in missing.items():
-            table[chosen[i], chosen[j]] = 0
-        for block, flags in single.items():
-            flags[chosen[block]] = 0
-    return tuple(design)

@@ -72,8 +72,8 @@ class Counts:
 
 
 def count_option(kind: Kind, option: Option) -> Array:
-    """The bytes that a device sends along each axis, the work of its
-    products, and the bytes it writes, in a step."""
+    """The bytes that a device sends along each axis in a step, the work of its products, and the
+    bytes it writes."""
     total = np.zeros(len(kind.mesh_shape) + 2)
     for cut, layouts in zip(kind.cuts, kind.layouts(option), strict=True):
         found = count_traffic(cut.graph, layouts, kind.mesh_shape)
