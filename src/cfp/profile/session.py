@@ -3,6 +3,7 @@
 Programs are compiled by a few threads (XLA releases the interpreter), so the devices need not wait.
 Two programs whose StableHLO, shardings and donations are the same share one executable, also when
 both are under way at once: training steps repeat their layers, and compiling is most of the time.
+Processes that run the same programs compile a part of them each (`exchange`).
 
 A run is timed from the call until every result is ready on every device; where other processes run
 their part of it, all line up first. Results that go round
@@ -13,6 +14,7 @@ run and kept. Nothing here warms up, repeats or averages.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import re
@@ -34,6 +36,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh, Sharding
 
 from cfp.profile import xplane
+from cfp.profile.exchange import Exchange
 from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
 from cfp.profile.line_up import line_up, local_devices
 from cfp.segments.fill import SEED, Fill
@@ -58,10 +61,13 @@ class _Program:
 
 
 class _Entry:
-    """A job, and what is there of it so far."""
+    """A job, and what is there of it so far. `number` is the same in all processes."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, number: int) -> None:
         self.job = job
+        self.number = number
+        self.seconds = 0.0  # that compiling took, if it was for this job and here
+        self.name = ""  # in the exchange
         self.task: Future[None] | None = None
         self.done: Future[_Executable | str] = Future()
         self.program: _Program | None = None
@@ -78,12 +84,16 @@ class Session:
         compile_threads: int,
         emit: Callable[[Compiled | Failed], None],
         started: Callable[[str], None] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._mesh = mesh
+        self._exchange = exchange
         self._line_up = line_up(mesh)
         self._emit = emit
         self._started = started
         self._pool = ThreadPoolExecutor(compile_threads, thread_name_prefix="cfp-compile")
+        self._loading = ThreadPoolExecutor(1, thread_name_prefix="cfp-load")  # mostly waits
+        self._submitted = 0
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
         # weak: an executable lives as long as a job that uses it
@@ -92,7 +102,8 @@ class Session:
     def submit(self, job: Job) -> None:
         """Starts compiling, and returns at once."""
         self.drop([job.key])
-        entry = self._entries[job.key] = _Entry(job)
+        self._submitted += 1
+        entry = self._entries[job.key] = _Entry(job, self._submitted)
         entry.task = self._pool.submit(self._compile, entry)
 
     def run(self, key: str, mark: str = "") -> float | Failed:
@@ -164,10 +175,13 @@ class Session:
                 entry.program = entry.inputs = None  # now, not when a cycle is collected
                 if entry.task is not None:
                     entry.task.cancel()  # if its turn has not come yet
+                if self._exchange is not None:
+                    self._exchange.forget(entry.name)
 
     def close(self) -> None:
         """Frees everything. A compilation under way goes on, for nothing."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._loading):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.drop([*self._entries])
 
     def _compile(self, entry: _Entry) -> None:
@@ -177,7 +191,7 @@ class Session:
         try:
             lowered, digest = _lower(entry.job, self._mesh)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
-            self._finish(entry, 0.0, _reason(error))
+            self._finish(entry, _reason(error))
             return
         with self._lock:
             program = self._programs.get(digest)
@@ -185,18 +199,39 @@ class Session:
             if program is None:
                 program = self._programs[digest] = _Program()
         entry.program = program
-        if first:
-            try:
-                program.done.set_result(_executable(lowered, entry.job))
-            except Exception as error:  # noqa: BLE001
-                with self._lock:
-                    del self._programs[digest]  # asked for again, it is tried again
-                program.done.set_result(_reason(error))
-        seconds = time.perf_counter() - start if first else 0.0
-        # not waiting for another thread that compiles the same: this one has other things to do
-        program.done.add_done_callback(lambda done: self._finish(entry, seconds, done.result()))
+        # not waiting for a thread that compiles the same: this one has other things to do
+        program.done.add_done_callback(lambda done: self._finish(entry, done.result()))
+        if not first:
+            return
+        exchange, entry.name = self._exchange, f"{entry.number}/{digest}"
+        make = functools.partial(self._fulfil, entry, program, digest)
+        if exchange is None:
+            make(lowered.compile, start)
+        elif exchange.claim(entry.name):
+            make(functools.partial(exchange.compile, lowered, entry.name), start)
+        else:
+            load = functools.partial(exchange.load, lowered, entry.name)
+            self._loading.submit(make, load)
 
-    def _finish(self, entry: _Entry, seconds: float, executable: _Executable | str) -> None:
+    def _fulfil(
+        self,
+        entry: _Entry,
+        program: _Program,
+        digest: str,
+        compiled: Callable[[], jax.stages.Compiled],
+        start: float | None = None,
+    ) -> None:
+        """With a `start`, what it takes from then on is what compiling takes."""
+        try:
+            made: _Executable | str = _executable(compiled(), entry.job)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            with self._lock:
+                del self._programs[digest]  # asked for again, it is tried again
+            made = _reason(error)
+        entry.seconds = 0.0 if start is None else time.perf_counter() - start
+        program.done.set_result(made)
+
+    def _finish(self, entry: _Entry, executable: _Executable | str) -> None:
         key = entry.job.key
         entry.done.set_result(executable)
         with self._lock:
@@ -205,7 +240,7 @@ class Session:
         if isinstance(executable, str):
             self._emit(Failed(key, executable))
         else:
-            self._emit(Compiled(key, seconds, executable.memory))
+            self._emit(Compiled(key, entry.seconds, executable.memory))
 
 
 def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
@@ -237,8 +272,7 @@ def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
     return lowered, hashlib.sha256(text.encode()).hexdigest()
 
 
-def _executable(lowered: jax.stages.Lowered, job: Job) -> _Executable:
-    compiled = lowered.compile()
+def _executable(compiled: jax.stages.Compiled, job: Job) -> _Executable:
     shardings = tuple(jax.tree.leaves(compiled.input_shardings))
     results = jax.tree.leaves(compiled.output_shardings)
     for result, argument in job.goes_round.items():

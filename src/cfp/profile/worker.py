@@ -32,6 +32,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from cfp.profile.exchange import open_exchange
 from cfp.profile.job import Group, MeshSpec
 from cfp.profile.session import Session
 
@@ -59,7 +60,8 @@ def main(fd: int, session_type: type[Session] = Session) -> None:
     spec, settings, compile_threads, group = requests.get()
     mesh = _open(spec, settings, group)
     finished, started = functools.partial(send, "finished"), functools.partial(send, "started")
-    session = session_type(mesh, compile_threads, finished, started)
+    exchange = open_exchange([*mesh.devices.flat])
+    session = session_type(mesh, compile_threads, finished, started, exchange)
     send("ready")
     while True:
         kind, argument = requests.get()
