@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,15 @@ def test_nothing_is_left_of_a_run_that_fails() -> None:
     ran = run("two_hosts_200mbit", sys.executable, "-c", "import sys; sys.exit(7)")
     assert ran.returncode == 7
     assert namespaces() == before
+
+
+@pytest.mark.usefixtures("privileged")
+def test_a_host_that_vanishes_in_the_midst_of_a_message() -> None:
+    """Who waits for the rest of it learns so by its own beats, which nobody acknowledges."""
+    ran = run("two_hosts_200mbit", sys.executable, "-m", "tests.cluster.vanishing", timeout_s=60)
+    noticed = re.search(r"its connection broke \(.*\) after ([\d.]+) s", ran.stdout)
+    assert noticed, ran
+    assert float(noticed[1]) < 10
 
 
 @pytest.mark.usefixtures("privileged")

@@ -3,7 +3,8 @@
 A contraction wants its operands as its strategy says. Any other equation passes on what is wanted
 of its results, and what the operands it is joined with are known to be: where x is split, x + y
 wants y split alike. Opinions carry the work (FLOPs) behind them; those with none (what the update
-would like of a sum) count only where there is no other. Where readers disagree, the heaviest
+would like of a gradient) count only where there is no other, and end where the gradient is summed:
+an activation is not split for them, and a norm before it not either. Where readers disagree, the heaviest
 opinion counts for an argument, which can lie in one way only; a tensor with partial sums is then
 completed whole.
 """
@@ -120,8 +121,10 @@ class Wants:
         for j, value in enumerate(equation.outputs):
             want = self.want.get(value, self.nothing)
             asked = self.asked.values.get(value, self.carry.open)
+            summed = equation.primitive.startswith("reduce_")
             dims = tuple(
-                a if splits(a) or a is None else w for a, w in zip(asked, want.dims, strict=True)
+                a if a != OPEN else OPEN if summed and weight == 0 else w
+                for a, w, weight in zip(asked, want.dims, want.weights, strict=True)
             )
             moved = self.carry.to_operand(op, j, operand, dims)
             wants.append(Want(moved, want.weights, want.agreed))

@@ -1,0 +1,61 @@
+"""One of two hosts, of which the second vanishes in the midst of a message:
+`python -m bench.cluster run --spec two_hosts_200mbit -- python -m tests.cluster.vanishing`.
+
+The first prints how it noticed."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import struct
+import subprocess
+import time
+from typing import Any
+
+from cfp.cli_cluster import VARIABLES
+from cfp.cluster import link as link_module
+from cfp.cluster.link import Link
+
+SECRET = b"s"
+SILENT_S, BEAT_S = 3.0, 0.5
+
+
+def main() -> None:
+    link_module.SILENT_S, link_module.BEAT_S = SILENT_S, BEAT_S
+    address, _, index = (os.environ[name] for name in VARIABLES)
+    host, port = address.rsplit(":", 1)
+    if index == "0":
+        stay((host, int(port)))
+    else:
+        vanish((host, int(port)))
+
+
+def stay(address: tuple[str, int]) -> None:
+    with socket.create_server(address) as server:
+        link = Link(server.accept()[0], SECRET, accepts=True)
+    got: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+    link.start(got.put)
+    assert got.get() == ("hello",)
+    start = time.monotonic()
+    assert got.get() is None
+    print(f"{link.lost} after {time.monotonic() - start:.1f} s")
+
+
+def vanish(address: tuple[str, int]) -> None:
+    while True:
+        try:
+            connected = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)  # the other has not come to it yet
+    link = Link(connected, SECRET, accepts=False)
+    link.send("hello")
+    connected.sendall(struct.pack("!i", 2**20) + b"the beginning")  # of a message of 1 MiB
+    time.sleep(0.5)  # it is there
+    subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+    time.sleep(60)  # the process lives, and its connection is open
+
+
+if __name__ == "__main__":
+    main()
