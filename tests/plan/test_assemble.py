@@ -89,6 +89,13 @@ def test_how_a_lookup_lies_does_not_spread_over_the_layers() -> None:
     assert kinds_of.count("all-reduce") == 4 * 2 + 1
 
 
+def test_how_tables_lie_does_not_split_the_norms_above_them() -> None:
+    """The position table's gradient is the sum of a cotangent, which nobody wants split for it."""
+    _, _, plan = mixed("moe")
+    small = [one for one in plan.collectives() if one.bytes < 8 * 32 * 64 * 4]
+    assert [one.show() for one in small if {o.segment for o in one.origins} & {1, 2}] == []
+
+
 def test_not_even_where_the_first_layer_is_another_and_masks_are_drawn() -> None:
     """BERT's first layer has more arguments than the others, and every layer a norm and a dropout
     whose tensors nobody asks for."""
@@ -122,12 +129,16 @@ LAYER = "columns, contracted, columns, contracted"
 TWICE = "columns+columns, contracted+contracted, columns+columns, contracted+contracted"
 MIXED = {
     "gpt": ((4,), ("columns", LAYER, "columns")),
+    "moe": (
+        (4,),
+        ("columns (zero1)", *["columns, contracted"] * 2, "rows, batch, batch, batch, batch, rows"),
+    ),
     "bert": ((2, 2), ("columns+columns (zero1)", TWICE, "contracted+columns, columns+columns")),
 }
 
 
 def mixed(name: str = "gpt") -> tuple[Any, tuple[Any, ...], cfp.Plan]:
-    """A model split as Megatron does, but for its embedding, and BERT's head."""
+    """A model split as Megatron does, but for its embedding, BERT's head and the MoE's experts."""
     mesh_shape, names = MIXED[name]
     step, args = make_step(config(name), abstract=True)
     analysis = model(name, mesh_shape)

@@ -3,10 +3,10 @@
 A contraction wants its operands as its strategy says. Any other equation passes on what is wanted
 of its results, and what the operands it is joined with are known to be: where x is split, x + y
 wants y split alike. Opinions carry the work (FLOPs) behind them; those with none (what the update
-would like of a gradient) count only where there is no other, and end where the gradient is summed:
-an activation is not split for them, and a norm before it not either. Where readers disagree, the heaviest
-opinion counts for an argument, which can lie in one way only; a tensor with partial sums is then
-completed whole.
+would like of a gradient) count only where there is no other, and end where a gradient is summed: no
+activation is split for them, nor a norm before it. Where readers disagree, the heaviest opinion
+counts for an argument, which can lie in one way only; a tensor with partial sums is then completed
+whole.
 """
 
 from __future__ import annotations
