@@ -20,7 +20,7 @@ from cfp.blocks.state import Growing
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
 
-NEGLIGIBLE_SHARE = 0.2  # of the median block's FLOPs
+NEGLIGIBLE_SHARE = 0.2  # of the median block's FLOPs: computed everywhere, it need not be sent
 
 
 def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False) -> Blocks:
