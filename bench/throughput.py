@@ -199,8 +199,9 @@ def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
         "",
         "## The plans chosen",
         "",
-        "Weights: the share of them that a device has, 1 in data parallel; where it is less they "
-        "are split, as in tensor parallel. " + changes(rows),
+        "The share of the weights that a device has: 1 in data parallel; where it is less they "
+        "are split, as in tensor parallel.",
+        *changes(rows),
         "",
         "| cluster | mesh | model | batch | weights | segments: splits by block | programs "
         "| planned in s |",
@@ -215,14 +216,41 @@ def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def changes(rows: Sequence[Planned]) -> str:
-    """How many plans a model has, over batches and over clusters."""
-    found = []
-    for model in dict.fromkeys(row.cell.model for row in rows):
-        some = [row for row in rows if row.cell.model == model]
-        plans = {(row.cell.mesh, row.splits) for row in some}
-        found.append(f"{model} has {len(plans)} plans in {len(some)} cells")
-    return "; ".join(found) + "."
+def changes(rows: Sequence[Planned]) -> list[str]:
+    """Where the plan is another one because the batch or the network is."""
+    found = {row.cell: row for row in rows}
+    with_batch = [
+        [found[cell] for batch in BATCHES if (cell := Cell(model, batch, cluster, mesh)) in found]
+        for cluster, mesh, model in itertools.product(CLUSTERS, MESHES, MODELS)
+    ]
+    with_network = [
+        [
+            found[cell]
+            for cluster in CLUSTERS
+            if (cell := Cell(model, batch, cluster, mesh)) in found
+        ]
+        for mesh, model, batch in itertools.product(MESHES, MODELS, BATCHES)
+    ]
+    lines = [
+        f"With the batch the plan changes in {_changing(with_batch)}; with the network in "
+        f"{_changing(with_network)}.",
+        "",
+        "| mesh | model | batch | " + " | ".join(CLUSTERS) + " |",
+        "|---" * (3 + len(CLUSTERS)) + "|",
+    ]
+    for mesh, model, batch in itertools.product(MESHES, MODELS, BATCHES):
+        cells = [found.get(Cell(model, batch, cluster, mesh)) for cluster in CLUSTERS]
+        if any(cells):
+            held = " | ".join("" if row is None else f"{row.held:.2f}" for row in cells)
+            lines.append(f"| {mesh} | {model} | {batch} | {held} |")
+    return lines
+
+
+def _changing(groups: Sequence[Sequence[Planned]]) -> str:
+    """How many of those with several cells have several plans."""
+    several = [group for group in groups if len(group) > 1]
+    changing = sum(len({row.splits for row in group}) > 1 for group in several)
+    return f"{changing} of {len(several)} cases"
 
 
 def _time(row: Planned, name: str) -> str:
