@@ -23,6 +23,7 @@ import jax
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
 from bench.environment import environment
+from cfp.audit import NO_TIME
 from cfp.cli_cluster import VARIABLES
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
@@ -156,9 +157,10 @@ def plan_cell(cell: Cell, store: Path, budget: str | None = None) -> Planned | N
             print(f"{cell.name} failed", file=sys.stderr)
             return None
     document = json.loads(file.read_text())
-    if not document["evidence"]["steps"]:
+    steps = document["evidence"]["steps"]
+    if not steps or any(step["failed"] == NO_TIME for step in steps):
         file.unlink()
-        print(f"{cell.name}: the budget ended before full steps ran; run again", file=sys.stderr)
+        print(f"{cell.name}: the budget ended before all steps ran; run again", file=sys.stderr)
         return None
     given = "" if budget is None else f" --budget {budget}"
     return read_planned(cell, document, f"`cfp plan --beside all{given}`, {environment()}")

@@ -12,7 +12,7 @@ from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
 
 ENOUGH_S = 2.0  # of runs of each step: on them the choice rests
-NO_TIME = "the budget ended before it was compiled"
+NO_TIME = "the budget left no time for it"
 
 
 def audit(campaign: Campaign, plans: Mapping[str, Plan]) -> dict[str, MeasuredStep]:

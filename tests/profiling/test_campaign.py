@@ -134,6 +134,14 @@ def test_together_goes_on_without_what_compiles_too_long(clock: Clock, tmp_path:
         new_campaign(runner, tmp_path, effort=effort, budget_s=2.5).measure(requests(*"efg"))
 
 
+def test_together_goes_on_without_what_runs_too_long(clock: Clock, tmp_path: Path) -> None:
+    runner = FakeRunner(clock, {"a": 1.0, "b": 10.0, "c": 1.0}, compile_s=0.0)
+    effort = Effort(warmups=1, repeats=6, wave=3, follows=True)
+    campaign = new_campaign(runner, tmp_path, effort=effort, budget_s=50.0)
+    campaign.measure(requests(*"abc"), together=True)
+    assert campaign.known.keys() == set("ac") == stored(tmp_path).keys()
+
+
 def test_without_overlap_nothing_compiles_while_others_run(clock: Clock, tmp_path: Path) -> None:
     runner = FakeRunner(clock)
     new_campaign(runner, tmp_path, overlap=False).measure(requests(*"abcd"))

@@ -251,6 +251,22 @@ def test_few_runs_are_enough_at_the_deadline(clock: Clock) -> None:
     assert found["b"].time_s == 3.0
 
 
+def test_steps_there_is_no_time_for_are_left_out(clock: Clock) -> None:
+    """Of 42 s warming up takes 13; then the four turns of each take 8, 16, 24 and 4."""
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 0.5})
+    effort = Effort(warmups=1, repeats=10, follows=True)
+    found = turns(runner, "a", "b", "c", "d", effort=effort, budget_s=42.0)
+    assert [*found] == ["a", "b", "d"]
+    assert all(len(found[key].runs_s) >= 3 for key in found)
+    assert "c" not in runner.ran()[8:]
+
+
+def test_the_first_step_is_not_left_out(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0})
+    with pytest.raises(OutOfTime):
+        turns(runner, "a", "b", effort=Effort(warmups=1, repeats=9, follows=True), budget_s=9.0)
+
+
 def test_what_is_cut_or_failed_at_the_deadline_is_known(clock: Clock) -> None:
     runner = FakeRunner(clock, {"a": 9.0}, fails={("b", "run"): "broken"})
     found = turns(runner, "a", "b", limits={"a": 3.0}, budget_s=27)

@@ -78,7 +78,7 @@ class Campaign:
         """Afterwards `known` has every request; raises `OutOfTime` if the budget ends before.
 
         `together` measures all of them where one is missing, so that they run in turn; but without
-        those that are not compiled when half of the time left is over."""
+        those that are not compiled when half of the time left is over, or are left out."""
         wanted = {request.key: request for request in requests}
         missing = wanted.keys() - self.known.keys()
         self._load(request for key, request in wanted.items() if key in missing)
@@ -250,7 +250,9 @@ class Campaign:
         results = turns.run([request.key for request in wave])
         self.running_s += time.monotonic() - start
         for request in wave:
-            result = results[request.key]
+            result = results.get(request.key)
+            if result is None:
+                continue  # left out
             compiled = self._ready[request.key]
             assert isinstance(compiled, Compiled)
             self._write(

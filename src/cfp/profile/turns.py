@@ -40,7 +40,8 @@ class Effort:
     program that ran `fewest` times and for `plenty_s` seconds sits out the rest: a second of
     running has most of the machine's noise averaged already. With `follows`, for steps that are
     compared with one another, a program runs twice in its turn and the second run counts: it
-    follows itself, as a step does in training; and none sits out before all may. `hang_s` is how
+    follows itself, as a step does in training; and none sits out before all may. Where the deadline
+    is too near for all of them, the last are left out. `hang_s` is how
     long a run may take before the worker counts as hung, if nothing slower is known.
     """
 
@@ -80,11 +81,12 @@ class Turns:
         self._runs: dict[str, list[float]] = {}
         self._failed: dict[str, str] = {}
         self._cut: set[str] = set()
+        self._left_out: set[str] = set()
         self._anchor_runs: list[float] = []
         self._draw = random.Random(0)
 
     def run(self, keys: Sequence[str]) -> dict[str, Measurement]:
-        """A measurement of each, without what the caller knows of it.
+        """A measurement of each that is not left out, without what the caller knows of it.
 
         No run begins after the deadline: raises `OutOfTime` if a program then has too few.
         """
@@ -96,6 +98,9 @@ class Turns:
             if not going or self._steady(self._warm, going, 2):
                 break
             self._round(self._warm, going)
+        enough = min(FEW, self.effort.repeats)
+        if self.effort.follows:
+            self._leave_out(enough + 1)  # the last under the profiler
         start = time.monotonic()
         for done in range(self.effort.repeats * MORE):
             spent_s = time.monotonic() - start
@@ -106,7 +111,6 @@ class Turns:
                 break
             self._run_anchor()
             self._round(self._runs, going)
-        enough = min(FEW, self.effort.repeats)
         if any(len(self._runs[key]) < enough for key in self._live()):
             raise OutOfTime
         shares: Mapping[str, Shares] = {}
@@ -115,11 +119,24 @@ class Turns:
             shares = self.runner.trace(listed, 2 * self._patience())
         drift = self._drift()
         return {
-            key: replace(self._measured(key), drift=drift, shares=shares.get(key)) for key in keys
+            key: replace(self._measured(key), drift=drift, shares=shares.get(key))
+            for key in keys
+            if key not in self._left_out
         }
 
     def _live(self) -> list[str]:
-        return [key for key in self._runs if key not in self._failed and key not in self._cut]
+        over = self._failed.keys() | self._cut | self._left_out
+        return [key for key in self._runs if key not in over]
+
+    def _leave_out(self, turns: int) -> None:
+        """Of those after the first, what there is no time for so many turns of."""
+        left_s = self.deadline - time.monotonic()
+        for number, key in enumerate(self._live()):
+            needs_s = 2 * turns * self._warm[key][-1] if self._warm[key] else float("inf")
+            if needs_s <= left_s or number == 0:
+                left_s -= needs_s
+            else:
+                self._left_out.add(key)
 
     def _going(self, runs: Mapping[str, list[float]], fewest: int, plenty_s: float) -> list[str]:
         """Those for which more runs are worth what they cost."""
