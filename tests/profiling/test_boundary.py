@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import cfp
 from cfp.analysis import Analysis
 from cfp.blocks.pairs import find_pairs
+from cfp.models import config, make_step
+from cfp.profile import Option
 from cfp.profile.boundary import Crossing, find_crossings
-from cfp.profile.kinds import shift_dims
+from cfp.profile.kinds import find_kinds, shift_dims
 from cfp.profile.requests import Resharding
 from cfp.segments.extract import Extract, extract
 from cfp.segments.program import Cutter
@@ -230,3 +233,31 @@ def origins(analysis: Analysis, value: int) -> Iterator[int]:
 def types(cut: Extract) -> list[tuple[Any, str]]:
     values = [*cut.graph.inputs, *cut.graph.outputs]
     return [(cut.graph.values[v].shape, str(cut.graph.values[v].dtype)) for v in values]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt", "moe", "llama"])
+@pytest.mark.parametrize("parts", [4, 8])
+def test_what_is_split_by_the_batch_everywhere_is_resharded_nowhere(name: str, parts: int) -> None:
+    """Also what a segment only adds to something: a cotangent of LLaMA's second branch."""
+    sizes = {"layers": 2, "hidden": 128, "heads": 8, "seq": 32, "vocab": 512}
+    step, args = make_step(config(name, "small", batch=16, **sizes), abstract=True)
+    analysis = cfp.analyze(step, *args, mesh_shape=(parts,))
+    found = find_kinds(analysis)
+    laid = []
+    for kind in found:
+        firsts = [block.candidates[0].name for block in kind.cuts[0].blocks.blocks]
+        assert {*firsts} <= {"rows", "batch", "batch0"}
+        laid.append(kind.layouts(Option((0,) * len(firsts))))
+    crossed = find_crossings(analysis, found)
+    kinds_of = [segment.kind for segment in analysis.segments]
+    moved = [
+        crossing
+        for crossing in crossed
+        if crossing.boundary.what in ("activation", "cotangent")
+        and crossing.boundary.dtype == "float32"
+        and crossing.boundary.resharding(
+            laid[kinds_of[crossing.source]], laid[kinds_of[crossing.target]]
+        )
+    ]
+    assert crossed
+    assert moved == []

@@ -6,7 +6,8 @@
     decided  the same with nothing left open, and the constraints        `decide.Decision`
 
 First the wants settle how the parameters of contractions lie; with these known, the other
-parameters and the data; then what the update alone reads: optimizer state meets its parameter there
+parameters and the data, first what somebody wants, then what only meets it (a cotangent that is
+added to another); then what the update alone reads: optimizer state meets its parameter there
 and lies likewise. A last pass from start to end gives every tensor its layout and notes what the
 compiler must be told.
 """
@@ -66,10 +67,18 @@ def propagate(
     for value in graph.inputs:
         if value in blocks.parameters and OPEN not in wants.want[value].dims:
             settle(value)
+    computing = [
+        value
+        for value in graph.inputs
+        if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value])
+    ]
     sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
-    for value in graph.inputs:
-        if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value]):
+    for value in computing:
+        if OPEN not in wants.want[value].dims:
             settle(value)
+    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
+    for value in computing:
+        settle(value)
     sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
     for value in graph.inputs:
         settle(value)
