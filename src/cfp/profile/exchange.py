@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import distributed
 from jax.experimental import serialize_executable
+
+from cfp.trace.runtime import key_value_client
 
 WAIT_MS = 24 * 3600 * 1000  # whoever hangs is ended by the process that watches it
 _NOTHING = pickle.dumps(None)
@@ -87,7 +88,7 @@ class Exchange:
 
 def open_exchange(devices: Sequence[Any]) -> Exchange | None:
     """Between the processes that have these devices; None if it is one."""
-    client: Any = distributed.global_state.client
+    client = key_value_client()
     alone = len({device.process_index for device in devices}) == 1
     return None if alone or client is None else Exchange(client, devices)
 
