@@ -19,7 +19,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -219,21 +219,10 @@ def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
 def changes(rows: Sequence[Planned]) -> list[str]:
     """Where the plan is another one because the batch or the network is."""
     found = {row.cell: row for row in rows}
-    with_batch = [
-        [found[cell] for batch in BATCHES if (cell := Cell(model, batch, cluster, mesh)) in found]
-        for cluster, mesh, model in itertools.product(CLUSTERS, MESHES, MODELS)
-    ]
-    with_network = [
-        [
-            found[cell]
-            for cluster in CLUSTERS
-            if (cell := Cell(model, batch, cluster, mesh)) in found
-        ]
-        for mesh, model, batch in itertools.product(MESHES, MODELS, BATCHES)
-    ]
+    with_batch = _changing(rows, lambda cell: (cell.cluster, cell.mesh, cell.model))
+    with_network = _changing(rows, lambda cell: (cell.mesh, cell.model, cell.batch))
     lines = [
-        f"With the batch the plan changes in {_changing(with_batch)}; with the network in "
-        f"{_changing(with_network)}.",
+        f"With the batch the plan changes in {with_batch}; with the network in {with_network}.",
         "",
         "| mesh | model | batch | " + " | ".join(CLUSTERS) + " |",
         "|---" * (3 + len(CLUSTERS)) + "|",
@@ -246,11 +235,13 @@ def changes(rows: Sequence[Planned]) -> list[str]:
     return lines
 
 
-def _changing(groups: Sequence[Sequence[Planned]]) -> str:
-    """How many of those with several cells have several plans."""
-    several = [group for group in groups if len(group) > 1]
-    changing = sum(len({row.splits for row in group}) > 1 for group in several)
-    return f"{changing} of {len(several)} cases"
+def _changing(rows: Sequence[Planned], case: Callable[[Cell], Hashable]) -> str:
+    """In how many cases, of those with several cells, the plans differ."""
+    plans: dict[Hashable, list[str]] = {}
+    for row in rows:
+        plans.setdefault(case(row.cell), []).append(row.splits)
+    several = [some for some in plans.values() if len(some) > 1]
+    return f"{sum(len(set(some)) > 1 for some in several)} of {len(several)} cases"
 
 
 def _time(row: Planned, name: str) -> str:

@@ -41,7 +41,7 @@ class Exchange:
         try:
             self._client.key_value_set(f"cfp/claimed/{name}", "")
         except jax.errors.JaxRuntimeError as error:
-            return "ALREADY_EXISTS" not in str(error)  # if the store fails, each for itself
+            return "ALREADY_EXISTS" not in str(error)  # else the store is gone, as is the run
         return True
 
     def compile(self, lowered: jax.stages.Lowered, name: str) -> jax.stages.Compiled:
