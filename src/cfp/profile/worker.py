@@ -91,6 +91,9 @@ def _open(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> M
         # goes before --xla_force_host_platform_device_count in XLA_FLAGS, which may be inherited
         update("jax_num_cpu_devices", spec.local)
     if group is not None:
+        # What JAX loads from its own cache cannot be given to other processes (`exchange`): it is
+        # without its functions when loaded again, which only a run would show.
+        update("jax_enable_compilation_cache", False)
         jax.distributed.initialize(
             group.address,
             group.count,
