@@ -102,7 +102,7 @@ class Analysis:
             "equations": len(block.members) + len(block.prologue),
             "backward_contractions": len(block.backward),
             "flops": block.flops,
-            "negligible": block.negligible,
+            "cheap": block.cheap,
             "reads_blocks": list(block.inputs_from),
             "ends": list(block.ended_by),
             "loop": block.loop,

@@ -38,7 +38,6 @@ from cfp.segments.fill import SEED
 from cfp.templates.data_parallel import follow_batch
 from cfp.templates.several import make_templates
 
-AUDIT_SHARE = 0.3  # of the budget, kept for full steps
 MARGIN = 0.05  # of a device's memory, left to the runtime and to fragmentation
 
 
@@ -68,8 +67,8 @@ def plan(
                    says. Counts what `plan.jit(step)` needs: a step that does not donate its state
                    has it twice.
     pins           how arguments must lie: {"state.params.*.qkv": PartitionSpec(None, "x")}
-    budget         seconds or "5m" for measuring, a third of it for full steps; after it the best of
-                   what was measured is returned
+    budget         seconds or "5m" for measuring, a third to a half of it for full steps; after it
+                   the best of what was measured is returned
     audit          how many predictions are run as full steps, the best ones that really differ,
                    the fastest of which is returned; True: 3, False or 0: none
     beside         templates to run next to them, for `plan.evidence.steps`: "data_parallel" ...
@@ -95,7 +94,10 @@ def plan(
         count = AUDITED if audit is True else int(audit)
         scope = Scope(
             exhaustive=exhaustive,
-            budget_s=budget_s if budget_s is None or not count else budget_s * (1 - AUDIT_SHARE),
+            budget_s=budget_s,
+            full_steps=count + sum(isinstance(one, Plan) for one in others.values())
+            if count
+            else 0,
             memory_limit_bytes=limit,
             outer=tuple(outer),
         )

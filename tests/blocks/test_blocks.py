@@ -285,12 +285,12 @@ def test_no_contraction_is_left_out_where_blocks_are_cut_back() -> None:
 # --- strategies --------------------------------------------------------------------------
 
 
-def test_replicated_only_where_negligible() -> None:
+def test_replicated_only_where_cheap() -> None:
     def forward(p: Any, x: Array) -> Array:
         return jnp.tanh(jnp.tanh(x @ p["a"]) @ p["b"]) @ p["tiny"]
 
     _, blocks = build(forward, {"a": (16, 256), "b": (256, 16), "tiny": (16, 4)})
-    assert [block.negligible for block in blocks.blocks] == [False, False, True]
+    assert [block.cheap for block in blocks.blocks] == [False, False, True]
     assert [len(block.strategies((4,))) for block in blocks.blocks] == [3, 3, 4]
     assert (None,) in blocks.blocks[2].strategies((4,))
 
@@ -344,7 +344,7 @@ def test_embedding_lookup_is_a_seed() -> None:
     assert (how["columns"].operand_dims, how["columns"].result_dim) == ((1, None), 2)
     assert (how["contracted"].operand_dims, how["contracted"].result_dim) == ((0, None), None)
     assert kinds(graph, lookup.backward) == ["scatter-add"]
-    assert lookup.negligible, "it computes nothing: every device may look up everything"
+    assert lookup.cheap, "it computes nothing: every device may look up everything"
     assert (None,) in lookup.strategies((4,))
 
 

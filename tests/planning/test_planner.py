@@ -16,6 +16,7 @@ import cfp
 from cfp import planner
 from cfp.plan import Plan
 from cfp.profile import Effort
+from cfp.profile.profiler import Scope
 from tests.profiling.cases import mesh
 
 EFFORT = Effort(warmups=1, repeats=5)
@@ -158,6 +159,22 @@ def test_two_axes_with_the_batch_outermost(tmp_path: Path) -> None:
         for block in segment.blocks:
             assert block.splits[0] == "rows"
     cfp.verify(step, *args(), plan=plan)
+
+
+@pytest.mark.parametrize(("audit", "steps"), [(False, 0), (2, 4)])
+def test_profiling_knows_how_many_full_steps_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit: int, steps: int
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def see(campaign: Any, analysis: Any, mesh: Any, scope: Scope) -> Any:
+        assert (scope.budget_s, scope.full_steps) == (60.0, steps)
+        raise Enough
+
+    monkeypatch.setattr(planner, "measure_segments", see)
+    with pytest.raises(Enough):
+        planned(tmp_path, budget="1m", audit=audit, beside=["data_parallel", "zero1"])
 
 
 def test_a_budget_that_is_too_small(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cfp.layouts.state import State
-from cfp.profile.profiler import FINALISTS, GAINING
+from cfp.profile.full_step import RUNS
+from cfp.profile.profiler import EXPLORED, FINALISTS, GAINING, LEFT, LEFT_AT_MOST
 from tests.profiling.cases import two_products
 from tests.profiling.fake_runner import Clock, FakeRunner, clock
 from tests.profiling.steps import measured
@@ -14,6 +17,9 @@ from tests.profiling.steps import measured
 __all__ = ["clock"]
 SLOW = {"segment 0": 3.0, "idle": 0.1}
 FAST = {"segment 0: rows, rows": 2.0}  # both parameters are whole: ZeRO-1 and FSDP split them
+
+BUDGET_S = 200.0
+STEP_S = RUNS * SLOW["segment 0"] + 0.5  # with compiling
 
 
 def options(
@@ -63,3 +69,17 @@ def test_a_budget_leaves_time_for_it(clock: Clock, tmp_path: Path) -> None:
     assert 1 < len(found[State.BLOCK]) < 9
     assert found[State.ZERO1] == ["rows, rows (zero1)"]
     assert found[State.FSDP] == ["rows, rows (fsdp)"]
+
+
+@pytest.mark.parametrize(
+    ("full_steps", "left"), [(0, 0.0), (1, LEFT), (2, 2 * STEP_S / BUDGET_S), (9, LEFT_AT_MOST)]
+)
+def test_a_budget_leaves_time_for_full_steps(
+    clock: Clock, tmp_path: Path, full_steps: int, left: float
+) -> None:
+    """As much as they will take, within bounds; here there is more to measure than time."""
+    assert left in (0.0, LEFT, LEFT_AT_MOST) or LEFT < left < LEFT_AT_MOST
+    runner, start = FakeRunner(clock, SLOW), clock.now
+    measured(runner, tmp_path, analysis=two_products(), budget_s=BUDGET_S, full_steps=full_steps)
+    explored_s = EXPLORED * (1 - left) * BUDGET_S
+    assert explored_s <= clock.now - start <= explored_s + 2 * SLOW["segment 0"]

@@ -73,13 +73,13 @@ class Block:
     ended_by: tuple[str, ...]
     loop: int | None
     flops: float
-    negligible: bool
+    cheap: bool  # few FLOPs next to the other blocks: every device may compute all of it
 
     def strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
         """Every choice of a candidate per axis whose sizes divide.
 
-        `replicated` joins only where nothing else is valid on an axis, or where the block is a
-        negligible share of the FLOPs. Where the axes are too many for the candidates (one dim of
+        `replicated` joins only where nothing else is valid on an axis, or where the block is
+        cheap next to the others. Where the axes are too many for the candidates (one dim of
         extent 2 on a mesh of 2x2), as few as possible are replicated.
         """
         per_axis: list[list[int | None]] = []
@@ -89,7 +89,7 @@ class Block:
             ]
             if size == 1:
                 valid = [None]
-            elif not valid or self.negligible:
+            elif not valid or self.cheap:
                 valid.append(None)
             per_axis.append(valid)
         chosen = self._fitting(per_axis, mesh_shape)

@@ -20,7 +20,7 @@ from cfp.blocks.state import Growing
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
 
-NEGLIGIBLE_SHARE = 0.2  # of the median block's FLOPs: computed everywhere, it need not be sent
+CHEAP_SHARE = 0.2  # of the median block's FLOPs: computed everywhere, it need not be sent
 
 
 def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False) -> Blocks:
@@ -84,7 +84,7 @@ def _finish(
             backward=tuple(backward[i]),
             owned=owned[i],
             flops=work[i],
-            negligible=work[i] < NEGLIGIBLE_SHARE * typical,
+            cheap=work[i] < CHEAP_SHARE * typical,
         )
         for i, block in enumerate(roots)
     ]
@@ -112,7 +112,7 @@ def _block(
     backward: tuple[int, ...],
     owned: list[int],
     flops: float,
-    negligible: bool,
+    cheap: bool,
 ) -> Block:
     order = {identity: i for i, identity in enumerate(block.candidates)}
     splits: dict[int, tuple[int | None, ...]] = {}
@@ -135,7 +135,7 @@ def _block(
         ended_by=tuple(block.ended_by),
         loop=block.loop,
         flops=flops,
-        negligible=negligible,
+        cheap=cheap,
     )
 
 

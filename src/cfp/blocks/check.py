@@ -207,7 +207,7 @@ def _check_strategies(block: Block, mesh_shape: tuple[int, ...]) -> None:
         if not _fits(block, strategy, mesh_shape):
             raise ValueError(f"{where}: sizes do not divide.")
         for axis, size in enumerate(mesh_shape):
-            if strategy[axis] is not None or size == 1 or block.negligible:
+            if strategy[axis] is not None or size == 1 or block.cheap:
                 continue
             for i in range(len(block.candidates)):
                 better = (*strategy[:axis], i, *strategy[axis + 1 :])

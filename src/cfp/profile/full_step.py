@@ -19,6 +19,7 @@ from cfp.profile.turns import AGREEING
 from cfp.segments.extract import Extract
 
 WARMUPS = 1  # rounds: in each turn a step also runs before the run that counts
+RUNS = 2 * (WARMUPS + AGREEING) + 1  # of a step, the last under the profiler; of short ones, more
 
 
 def whole_step(analysis: Analysis) -> Extract:

@@ -26,6 +26,7 @@ from cfp.layouts.state import State
 from cfp.profile.boundary import Crossing, find_crossings
 from cfp.profile.campaign import Campaign
 from cfp.profile.factors import OptionExplorer
+from cfp.profile.full_step import RUNS
 from cfp.profile.kinds import Kind, Option, find_kinds
 from cfp.profile.ledger import Ledger
 from cfp.profile.machine import Machine
@@ -48,7 +49,9 @@ LEADING = 3  # layouts at a boundary between which reshardings are measured whil
 LAID_OUT = 64  # options laid out at once where all are measured
 FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
 GAINING = 3  # so many of them where that gains
-EXPLORED = 0.8  # of the budget, at the most, is over when exploring options ends
+LEFT = 0.3  # of the budget, at the least, for the full steps that follow
+LEFT_AT_MOST = 0.5
+EXPLORED = 0.8  # of the rest, at the most, is over when exploring options ends
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 
@@ -60,8 +63,9 @@ class Scope:
     `states` are the ways training state may lie. `lean` measures ZeRO-1 and FSDP of all finalists,
     as happens where the fastest options would exceed `memory_limit_bytes`. With `exhaustive` every
     option is measured (of a segment that has more than `sample`, so many at random); otherwise
-    those that may be best. `budget_s` bounds the whole. `outer`, one candidate per block of the
-    step, is what the mesh's first axis must split.
+    those that may be best. `budget_s` bounds the whole, of which a part is left to the `full_steps`
+    that are to be measured after it. `outer`, one candidate per block of the step, is what the
+    mesh's first axis must split.
     """
 
     states: tuple[State, ...] = tuple(State)
@@ -69,6 +73,7 @@ class Scope:
     exhaustive: bool = False
     sample: int | None = None
     budget_s: float | None = None
+    full_steps: int = 0
     memory_limit_bytes: float | None = None
     outer: tuple[int | None, ...] = ()
 
@@ -115,8 +120,7 @@ class _Profiler:
         self.machine = self.campaign.machine
         self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
-        budget = math.inf if self.scope.budget_s is None else self.scope.budget_s
-        self.campaign.deadline = self.start + budget
+        self._leave(LEFT if self.scope.full_steps else 0.0)
         self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.crossings)
         self.finished = [False] * len(self.kinds)
         self.tight = False  # memory counts
@@ -150,6 +154,26 @@ class _Profiler:
 
     def _first(self) -> None:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
+        if self.scope.budget_s is not None and self.scope.full_steps:
+            needs = self.scope.full_steps * self._full_step_s() / self.scope.budget_s
+            self._leave(min(max(needs, LEFT), LEFT_AT_MOST))
+
+    def _leave(self, share: float) -> None:
+        """So much of the budget to what follows."""
+        budget_s = math.inf if self.scope.budget_s is None else self.scope.budget_s
+        self.campaign.deadline = self.start + (1 - share) * budget_s
+
+    def _full_step_s(self) -> float:
+        """What measuring one will take, as far as the first option of every segment tells."""
+        runs_s = compile_s = 0.0
+        for kind in self.kinds:
+            happens = len(self.analysis.distinct_segments[kind.index].occurrences)
+            cost = self.ledger.cost(kind, _first(kind))
+            runs_s += happens * RUNS * (0.0 if cost is None else cost.time_s)
+            in_a_row = 1 if kind.chained is None else 2
+            for request in self.ledger.ask(kind, _first(kind)):
+                compile_s += happens * self.campaign.known[request.key].compile_s / in_a_row
+        return runs_s + compile_s
 
     def _explore(self) -> None:
         """Leaves some of the budget for what else is measured of the best options."""

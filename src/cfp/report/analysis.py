@@ -92,6 +92,6 @@ def candidates_text(block: Block, mesh_shape: tuple[int, ...]) -> str:
         fits = any(candidate.allows(size) for size in mesh_shape)
         text = f"{candidate.name} {candidate.extent}"
         words.append(text if fits else f"({text})")
-    if block.negligible:
+    if block.cheap:
         words.append("replicated")
     return ", ".join(words)

@@ -98,7 +98,7 @@ class Printer:
             tuple((id(op), edges) for op, edges in nodes),
             frozenset(leaving),
             candidates,
-            block.negligible,
+            block.cheap,
         )
         kind = self._kinds.get(key)
         if kind is None:

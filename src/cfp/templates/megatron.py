@@ -3,7 +3,7 @@
 A weight's product whose input comes whole is split by columns (every device makes some features);
 the next, whose input comes split in the dim it contracts, is split by rows and leaves partial
 sums, which one all-reduce completes. Lookups split the table by rows (the vocabulary). What comes
-split stays so through products of activations. Negligible products (a router), products of whole
+split stays so through products of activations. Cheap products (a router), products of whole
 activations and blocks of which no dim divides are replicated. On a mesh of several axes the last is
 the tensor axis, unless `axis` names another, and the others split the batch.
 """
@@ -85,7 +85,7 @@ def _decide(size: int, weights: Collection[int]) -> Decide:
                 if split is not None and split.operand_dims[data] == reads[data]:
                     return i
         looks_up = seed.primitive == "gather"
-        if block.negligible and not looks_up:
+        if block.cheap and not looks_up:
             return None
         if not any(value in weights for value in seed.inputs):
             return None
