@@ -92,12 +92,11 @@ def plan(
         outer = follow_batch(analysis, mesh.devices.shape[0], "outer_batch") if outer_batch else ()
         others = make_templates(beside, step, args, mesh)
         count = AUDITED if audit is True else int(audit)
+        beside_it = [one for one in others.values() if isinstance(one, Plan)]
         scope = Scope(
             exhaustive=exhaustive,
             budget_s=budget_s,
-            full_steps=count + sum(isinstance(one, Plan) for one in others.values())
-            if count
-            else 0,
+            full_steps=count + len(beside_it) if count else 0,
             memory_limit_bytes=limit,
             outer=tuple(outer),
         )
