@@ -67,8 +67,8 @@ def plan(
                    says. Counts what `plan.jit(step)` needs: a step that does not donate its state
                    has it twice.
     pins           how arguments must lie: {"state.params.*.qkv": PartitionSpec(None, "x")}
-    budget         seconds or "5m" for measuring, a third to a half of it for full steps; after it
-                   the best of what was measured is returned
+    budget         seconds or "5m" for measuring, 30 to 50 % of it for full steps; after it the
+                   best of what was measured is returned
     audit          how many predictions are run as full steps, the best ones that really differ,
                    the fastest of which is returned; True: 3, False or 0: none
     beside         templates to run next to them, for `plan.evidence.steps`: "data_parallel" ...
