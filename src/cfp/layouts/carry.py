@@ -1,4 +1,7 @@
-"""Layouts carried through the maps of operations, remembered per operation.
+"""Layouts carried through the maps of operations.
+
+What comes of it is remembered as long as the operation lives, for all plans: they differ in a few
+blocks, and equal layers share their operations.
 
 While a plan is being worked out a layout may be OPEN along an axis: nothing asks for a split there
 and nothing forbids one. An axis that does not split the source says nothing of the target beyond
@@ -6,6 +9,11 @@ that: WHOLE stays None, OPEN stays OPEN, and a split that is lost on the way bec
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from cfp.affine import Dims
 from cfp.layouts.layout import Layout, Shape, transfer
@@ -15,18 +23,30 @@ OPEN = -1
 PartialLayout = tuple[int | None, ...]  # as Layout, with OPEN where undecided
 
 
+@functools.cache
+def _memory(mesh_shape: Shape) -> WeakKeyDictionary[Op, dict[Hashable, Any]]:
+    return WeakKeyDictionary()
+
+
 def splits(dim: int | None) -> bool:
     return dim is not None and dim >= 0
 
 
 class Carry:
-    """`to_result`, `to_operand` and `across` take and give partial layouts."""
+    """`to_result`, `to_operand`, `across` and `join` take and give partial layouts."""
 
     def __init__(self, mesh_shape: Shape) -> None:
         self.mesh_shape = mesh_shape
         self.open: PartialLayout = (OPEN,) * len(mesh_shape)
-        self._known: dict[tuple[int, int, int, PartialLayout], PartialLayout] = {}
+        self._known = _memory(mesh_shape)
         self._fits: dict[tuple[PartialLayout, Shape], PartialLayout] = {}
+
+    def remembered(self, op: Op) -> dict[Hashable, Any]:
+        """What was worked out of an operation, under keys that begin with what it is."""
+        found = self._known.get(op)
+        if found is None:
+            found = self._known[op] = {}
+        return found
 
     def to_result(self, op: Op, operand: int, result: int, layout: PartialLayout) -> PartialLayout:
         return self._move(op, operand, -1 - result, layout)
@@ -67,12 +87,57 @@ class Carry:
             for dim in layout
         )
 
+    def join(
+        self,
+        op: Op,
+        result: int,
+        asked: PartialLayout,
+        reads: tuple[PartialLayout, ...],
+        constant: tuple[bool, ...],
+    ) -> tuple[PartialLayout, tuple[bool, ...]]:
+        """How a result lies where it is asked for, else as the operands that are no constants do;
+        OPEN where it is a partial sum that nothing asked for, and per axis whether it is one."""
+        known = self.remembered(op)
+        key = ("join", result, asked, reads, constant)
+        found: tuple[PartialLayout, tuple[bool, ...]] | None = known.get(key)
+        if found is None:
+            found = known[key] = self._join(op, result, asked, reads, constant)
+        return found
+
+    def _join(
+        self,
+        op: Op,
+        result: int,
+        asked: PartialLayout,
+        reads: tuple[PartialLayout, ...],
+        constant: tuple[bool, ...],
+    ) -> tuple[PartialLayout, tuple[bool, ...]]:
+        given = [(i, layout) for i, layout in enumerate(reads) if not constant[i]]
+        moved = [self.to_result(op, i, result, layout) for i, layout in given]
+        sums = [self.reduces(op, i, layout) for i, layout in enumerate(reads)]
+        found: list[int | None] = []
+        partial: list[bool] = []
+        for axis, dim in enumerate(asked):
+            if dim == OPEN:
+                options = [layout[axis] for layout in moved]
+                all_whole = bool(given) and all(layout[axis] is None for _, layout in given)
+                rest = None if all_whole or None in options else OPEN
+                dim = next((d for d in options if splits(d)), rest)
+            found.append(dim)
+            partial.append(any(flags[axis] for flags in sums) and not splits(dim))
+        layout = self.fit(tuple(found), op.out_shapes[result])
+        return (
+            tuple(OPEN if on else dim for on, dim in zip(partial, layout, strict=True)),
+            tuple(partial),
+        )
+
     def _move(self, op: Op, source: int, target: int, layout: PartialLayout) -> PartialLayout:
         """A slot is an operand's number, or -1 - n for result n."""
-        key = (id(op), source, target, layout)
-        found = self._known.get(key)
+        known = self.remembered(op)
+        key = ("move", source, target, layout)
+        found: PartialLayout | None = known.get(key)
         if found is None:
-            found = self._known[key] = self._work_out(op, source, target, layout)
+            found = known[key] = self._work_out(op, source, target, layout)
         return found
 
     def _work_out(self, op: Op, source: int, target: int, layout: PartialLayout) -> PartialLayout:

@@ -35,6 +35,7 @@ class Flow:
         carries = [pair for loop in self.graph.loops for pair in loop.carries]
         self._enter_of = {exit_: enter for enter, exit_ in carries}
         self._exit_of = dict(carries)
+        self._none = (False,) * len(self.carry.mesh_shape)
 
     def known(self) -> dict[int, PartialLayout]:
         for equation in self.graph.equations:
@@ -83,46 +84,22 @@ class Flow:
         self, equation: Equation, result: int, reads: list[PartialLayout]
     ) -> tuple[PartialLayout, tuple[bool, ...]]:
         """A result's layout and, per axis, whether it is a partial sum that nothing asked for."""
-        op, value = equation.op, equation.outputs[result]
-        axes = range(len(self.carry.mesh_shape))
-        none = (False,) * len(axes)
-        if op.map is None:
-            return self.carry.open, none
+        value = equation.outputs[result]
+        if equation.op.map is None:
+            return self.carry.open, self._none
         twin = self.blocks.recomputed.same.get(value)
         if twin is not None and twin in self.layouts:
             same = self.layouts[twin]
             if self.graph.values[twin].shape == self.graph.values[value].shape:
-                return same, none
+                return same, self._none
         if equation.primitive == LOOP_ENTER:
-            return self._round(equation, reads[0]), none
+            return self._round(equation, reads[0]), self._none
         if equation.primitive == LOOP_EXIT:
             enter = self.graph.equations[self._enter_of[equation.index]]
-            return self.layout_of(enter.outputs[0]), none
+            return self.layout_of(enter.outputs[0]), self._none
         asked = self.asked.values.get(value, self.carry.open)
-        given = [
-            (i, layout)
-            for i, layout in enumerate(reads)
-            if equation.inputs[i] not in self.graph.constants
-        ]
-        moved = [self.carry.to_result(op, i, result, layout) for i, layout in given]
-        sums = [self.carry.reduces(op, i, layout) for i, layout in enumerate(reads)]
-        found: list[int | None] = []
-        partial: list[bool] = []
-        for axis in axes:
-            dim = asked[axis]
-            summed = any(flags[axis] for flags in sums)
-            if dim == OPEN:
-                options = [layout[axis] for layout in moved]
-                all_whole = bool(given) and all(layout[axis] is None for _, layout in given)
-                rest = None if all_whole or None in options else OPEN
-                dim = next((d for d in options if splits(d)), rest)
-            found.append(dim)
-            partial.append(summed and not splits(dim))
-        layout = self.carry.fit(tuple(found), self.graph.values[value].shape)
-        return (
-            tuple(OPEN if on else dim for on, dim in zip(partial, layout, strict=True)),
-            tuple(partial),
-        )
+        constant = tuple(operand in self.graph.constants for operand in equation.inputs)
+        return self.carry.join(equation.op, result, asked, tuple(reads), constant)
 
     def _round(self, enter: Equation, first: PartialLayout) -> PartialLayout:
         """A loop's carry: as the body leaves it, else as it is wanted, else as it comes in."""

@@ -14,7 +14,7 @@ compiler must be told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cfp.blocks import Blocks, Strategy
 from cfp.layouts.asked import ask
@@ -52,10 +52,11 @@ def propagate(
         graph.inputs[position]: layout for position, layout in (held or {}).items()
     }
 
-    def settle(value: int) -> None:
-        if value not in settled:
-            dims = carry.settle(wants.want[value].dims)
-            settled[value] = carry.fit(dims, graph.values[value].shape)
+    def settle(values: Iterable[int]) -> None:
+        for value in values:
+            if value not in settled:
+                dims = carry.settle(wants.want[value].dims)
+                settled[value] = carry.fit(dims, graph.values[value].shape)
 
     def sweep(known: Mapping[int, PartialLayout]) -> None:
         results = _of_results(graph, settled, pairs or {})
@@ -63,25 +64,25 @@ def propagate(
             results[graph.outputs[position]] = _result(layout)
         wants.sweep(known, results)
 
-    sweep({**asked.values, **settled})
-    for value in graph.inputs:
-        if value in blocks.parameters and OPEN not in wants.want[value].dims:
-            settle(value)
+    def known() -> dict[int, PartialLayout]:
+        return Flow(graph, blocks, asked, wants, dict(settled), entering).known()
+
+    def is_wanted(value: int) -> bool:
+        return OPEN not in wants.want[value].dims
+
     computing = [
         value
         for value in graph.inputs
         if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value])
     ]
-    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
-    for value in computing:
-        if OPEN not in wants.want[value].dims:
-            settle(value)
-    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
-    for value in computing:
-        settle(value)
-    sweep(Flow(graph, blocks, asked, wants, dict(settled), entering).known())
-    for value in graph.inputs:
-        settle(value)
+    sweep({**asked.values, **settled})
+    settle(filter(is_wanted, (v for v in graph.inputs if v in blocks.parameters)))
+    sweep(known())
+    settle(filter(is_wanted, computing))
+    sweep(known())
+    settle(computing)
+    sweep(known())
+    settle(graph.inputs)
 
     decision = Decision(graph, blocks, asked, wants, dict(settled), entering)
     decision.run()
@@ -94,14 +95,14 @@ def propagate(
         fixed[position] if position in fixed else carry.settle(decision.layout_of(value))
         for position, value in enumerate(graph.outputs)
     )
-    known = {value: carry.settle(layout) for value, layout in decision.layouts.items()}
+    lies = {value: carry.settle(layout) for value, layout in decision.layouts.items()}
     via = {
         (equation, operand): between
         for (equation, operand), layout in decision.uses.items()
-        if (source := known.get(graph.equations[equation].inputs[operand])) is not None
+        if (source := lies.get(graph.equations[equation].inputs[operand])) is not None
         if (between := halfway(source, layout)) is not None
     }
-    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, known)
+    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, lies)
 
 
 def _of_results(

@@ -18,7 +18,7 @@ from cfp.blocks.contraction import flops
 from cfp.layouts.asked import Asked
 from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
 from cfp.layouts.layout import Entries
-from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Role
+from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Op, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,46 +92,74 @@ class Wants:
         equation = self.graph.equations[index]
         op = equation.op
         asked = self.asked.operands.get((index, operand))
-        axes = len(self.carry.mesh_shape)
         if asked is not None:
+            axes = len(self.carry.mesh_shape)
             weight = 1.0 + flops(op) * self.graph.trips(equation.loop)
             return Want(asked, (weight,) * axes, (True,) * axes)
         if op.map is None:
             return self.nothing
-        best = self._from_results(index, operand)
-        siblings = [
-            self.carry.across(op, i, operand, layout)
+        results = tuple(
+            (self.want.get(value, self.nothing), self.asked.values.get(value, self.carry.open))
+            for value in equation.outputs
+        )
+        if equation.primitive in (LOOP_ENTER, LOOP_EXIT):
+            other = self.want.get(self._other_end[index], self.nothing)
+        else:
+            other = None
+        siblings = tuple(
+            None
+            if i == operand or value in self.graph.constants
+            else self.entries.get((index, i), self.known.get(value))
             for i, value in enumerate(equation.inputs)
-            if i != operand and value not in self.graph.constants
-            if (layout := self.entries.get((index, i), self.known.get(value))) is not None
-        ]
-        dims = list(best.dims)
+        )
         settled = equation.role is Role.UPDATE  # whole where the parameter is whole
-        for sibling in siblings:
-            for axis, dim in enumerate(sibling):
-                free = dims[axis] == OPEN if settled else not splits(dims[axis])
-                if splits(dim) and free:
-                    dims[axis] = dim
-        return Want(tuple(dims), best.weights, best.agreed)
+        known = self.carry.remembered(op)
+        key = ("want", operand, results, other, siblings, settled)
+        found: Want | None = known.get(key)
+        if found is None:
+            best = self._from_results(op, operand, results, other)
+            dims = self._beside(op, operand, list(best.dims), siblings, settled)
+            found = known[key] = Want(dims, best.weights, best.agreed)
+        return found
 
-    def _from_results(self, index: int, operand: int) -> Want:
-        equation = self.graph.equations[index]
-        op = equation.op
+    def _from_results(
+        self,
+        op: Op,
+        operand: int,
+        results: tuple[tuple[Want, PartialLayout], ...],
+        other: Want | None,
+    ) -> Want:
+        """By what is wanted of each result, and asked of it; `other` is of a loop's other end."""
         wants: list[Want] = []
-        for j, value in enumerate(equation.outputs):
-            want = self.want.get(value, self.nothing)
-            asked = self.asked.values.get(value, self.carry.open)
-            summed = equation.primitive.startswith("reduce_")
+        summed = op.primitive.startswith("reduce_")
+        for j, (want, asked) in enumerate(results):
             dims = tuple(
                 a if a != OPEN else OPEN if summed and weight == 0 else w
                 for a, w, weight in zip(asked, want.dims, want.weights, strict=True)
             )
             moved = self.carry.to_operand(op, j, operand, dims)
             wants.append(Want(moved, want.weights, want.agreed))
-        if equation.primitive in (LOOP_ENTER, LOOP_EXIT):
-            other = self._other_end[index]
-            wants.append(self.want.get(other, self.nothing))
+        if other is not None:
+            wants.append(other)
         return wants[0] if len(wants) == 1 else self.merge(wants)
+
+    def _beside(
+        self,
+        op: Op,
+        operand: int,
+        dims: list[int | None],
+        siblings: tuple[PartialLayout | None, ...],
+        settled: bool,
+    ) -> PartialLayout:
+        """With the splits of the operands that it is joined with, by their numbers."""
+        for i, layout in enumerate(siblings):
+            if layout is None:
+                continue
+            for axis, dim in enumerate(self.carry.across(op, i, operand, layout)):
+                free = dims[axis] == OPEN if settled else not splits(dims[axis])
+                if splits(dim) and free:
+                    dims[axis] = dim
+        return tuple(dims)
 
     def merge(self, wants: Iterable[Want]) -> Want:
         wants = list(wants)

@@ -66,7 +66,7 @@ class Value:
         return f"%{self.index}:{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Op:
     """What an equation does, apart from where: equal equations share one Op.
 
