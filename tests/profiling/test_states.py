@@ -10,7 +10,7 @@ import pytest
 from cfp.layouts.state import State
 from cfp.profile.full_step import RUNS
 from cfp.profile.profiler import EXPLORED, FINALISTS, GAINING, LEFT, LEFT_AT_MOST
-from tests.profiling.cases import two_products
+from tests.profiling.cases import model, two_products
 from tests.profiling.fake_runner import Clock, FakeRunner, clock
 from tests.profiling.steps import measured
 
@@ -69,6 +69,18 @@ def test_a_budget_leaves_time_for_it(clock: Clock, tmp_path: Path) -> None:
     assert 1 < len(found[State.BLOCK]) < 9
     assert found[State.ZERO1] == ["rows, rows (zero1)"]
     assert found[State.FSDP] == ["rows, rows (fsdp)"]
+
+
+def test_a_budget_is_shared_by_all_segments(clock: Clock, tmp_path: Path) -> None:
+    """Those of the first are not all tried before the second has its turn."""
+    layers = model("gpt", layers=3)
+    names = [f"{how}segment {i}" for how in ("", "chained ") for i in range(3)]
+    runner = FakeRunner(clock, dict.fromkeys(names, 3.0))
+    profile = measured(runner, tmp_path, analysis=layers, budget_s=300.0, exhaustive=False)
+    tried = [len(segment.costs) for segment in profile.segments]
+    assert "options that may be faster" in profile.missing
+    assert min(tried) > 1
+    assert max(tried) <= 2 * min(tried)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ compiled. What the search needs is the fastest combination of each interface (wh
 see), as far as it can compete with the fastest of all. So:
 
 1. `covering`: every pair of strategies of every pair of interacting blocks is measured.
-   With `counts` of what combinations send and compute these are half of what is asked for, those
-   expected to be fast first, and none that is expected to be hopeless.
+   With `counts` of what combinations send and compute these are half of what is asked for, after
+   what promises most: those expected to be fast first, and none that is expected to be hopeless.
 2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty, on top of what
    the counts let expect.
 3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
@@ -173,7 +173,8 @@ class Explorer:
         if len(picks) < most and (leads or 2 * len(self._told) >= len(self._design)):
             self._asked.update(dict.fromkeys(picks))
             share = math.ceil((room - len(picks)) / AT_ONCE)
-            picks += self._promising(min(count - len(picks), share))
+            # first: a budget may end before the rest is measured
+            picks = self._promising(min(count - len(picks), share)) + picks
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
             if len(self._told) == self.space:

@@ -198,11 +198,13 @@ class _Profiler:
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))
         while True:
-            asked = []
+            batches = []
             for kind in self.kinds:
                 more = [] if self.finished[kind.index] else explorers[kind.index].ask(BATCH)
-                asked += [(kind, option) for option in more]
+                batches.append([(kind, option) for option in more])
                 self.finished[kind.index] = not more
+            in_turn = itertools.chain(*itertools.zip_longest(*batches))
+            asked = [one for one in in_turn if one is not None]  # if time ends, of every segment
             if not asked:
                 return
             self.ledger.measure(asked)

@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import scipy.optimize
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
@@ -263,12 +262,14 @@ class Surrogate:
 def fit_rates(counts: Array, times_s: Array) -> Array:
     """What one of each count takes, and at the end what every combination takes besides: none below
     zero, by least squares of relative errors. Where times do not tell, counts have equal shares."""
+    from scipy.optimize import nnls  # slow to import, and no worker needs it
+
     if not counts.shape[1]:
         return np.zeros(1)
     columns = np.hstack([counts, np.ones((len(counts), 1))])
     typical = np.where(columns.any(0), columns.mean(0), 1.0)
     held = HELD * np.eye(len(typical))
-    shares, _ = scipy.optimize.nnls(
+    shares, _ = nnls(
         np.vstack([columns / typical / times_s[:, None], held / times_s.mean()]),
         np.concatenate([np.ones(len(counts)), held.mean(0)]),
     )
