@@ -19,7 +19,7 @@ def test_planned_end_to_end(name: str, tmp_path: Path) -> None:
         step,
         *args,
         mesh=mesh((2,)),
-        budget="12s",
+        budget="8s",
         audit=1,
         cache_dir=tmp_path,
         effort=Effort(warmups=1, repeats=3),
