@@ -1,8 +1,9 @@
 """Plans measured against each other: full steps, run in turn, with how sure the figures are.
 
-Every round runs every plan, so all see the same machine, in another order each time. A step runs
-twice in its turn, and the second run counts: in training it follows itself. The ratio of two plans
-is the median over rounds of the ratio of their times; they tie where 1 is in its 95 % interval.
+Every round runs every plan, so all see the same machine, in another order each time. A step that
+takes less than half a second runs twice in its turn, and the second run counts: in training it
+follows itself. The ratio of two plans is the median over rounds of the ratio of their times; they
+tie where 1 is in its 95 % interval.
 """
 
 from __future__ import annotations

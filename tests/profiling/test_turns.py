@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -62,11 +63,17 @@ def test_a_program_that_follows_itself_runs_twice_and_the_second_counts(clock: C
         ran[:] = runner.ran()
         return 1.0 if len(ran) > 1 and ran[-1] == ran[-2] else 5.0
 
-    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0}, slow=slow)
+    runner = FakeRunner(clock, {"a": 0.01, "b": 0.02}, slow=slow)
     found = turns(runner, "a", "b", effort=effort)
     assert len(runner.ran()) == 2 * 2 * 5
     assert all(first == second for first, second in batched(runner.ran(), 2))
-    assert [found[key].runs_s for key in "ab"] == [(1.0,) * 4, (2.0,) * 4]
+    assert [found[key].runs_s for key in "ab"] == [(0.01,) * 4, (0.02,) * 4]
+
+
+def test_one_that_takes_long_need_not_follow_itself(clock: Clock) -> None:
+    runner = FakeRunner(clock, {"a": 0.4, "b": 0.6})
+    turns(runner, "a", "b", effort=Effort(warmups=1, repeats=4, follows=True))
+    assert Counter(runner.ran()) == {"a": 2 * 5, "b": 5}
 
 
 def batched(ran: list[str], size: int) -> list[list[str]]:
@@ -252,10 +259,10 @@ def test_few_runs_are_enough_at_the_deadline(clock: Clock) -> None:
 
 
 def test_steps_there_is_no_time_for_are_left_out(clock: Clock) -> None:
-    """Of 42 s warming up takes 13; then the four turns of each take 8, 16, 24 and 4."""
-    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 0.5})
+    """Of 21.4 s warming up takes 6.4; then the four turns of each take 4, 8, 12 and 1.6."""
+    runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 0.2})
     effort = Effort(warmups=1, repeats=10, follows=True)
-    found = turns(runner, "a", "b", "c", "d", effort=effort, budget_s=42.0)
+    found = turns(runner, "a", "b", "c", "d", effort=effort, budget_s=21.4)
     assert [*found] == ["a", "b", "d"]
     assert all(len(found[key].runs_s) >= 3 for key in found)
     assert "c" not in runner.ran()[8:]
@@ -264,7 +271,7 @@ def test_steps_there_is_no_time_for_are_left_out(clock: Clock) -> None:
 def test_the_first_step_is_not_left_out(clock: Clock) -> None:
     runner = FakeRunner(clock, {"a": 1.0, "b": 2.0})
     with pytest.raises(OutOfTime):
-        turns(runner, "a", "b", effort=Effort(warmups=1, repeats=9, follows=True), budget_s=9.0)
+        turns(runner, "a", "b", effort=Effort(warmups=1, repeats=9, follows=True), budget_s=5.0)
 
 
 def test_what_is_cut_or_failed_at_the_deadline_is_known(clock: Clock) -> None:

@@ -5,8 +5,8 @@ compiled. What the search needs is the fastest combination of each interface (wh
 see), as far as it can compete with the fastest of all. So:
 
 1. `covering`: every pair of strategies of every pair of interacting blocks is measured.
-   With `counts` of what combinations send and compute these are half of what is asked for, after
-   what promises most: those expected to be fast first, and none that is expected to be hopeless.
+   With `counts` of what combinations send and compute these are a quarter of what is asked for,
+   after what promises most: those expected to be fast first, and none expected to be hopeless.
 2. `regress.fit`: block effects + pair effects + the rest, with their uncertainty, on top of what
    the counts let expect.
 3. `Explorer.ask`: the combinations that promise most. With times in units of the best of all, t_c
@@ -39,6 +39,7 @@ from cfp.profile.regress import Array, Combo, Effects, Points, Rows, Surrogate, 
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
 COMPETITIVE = 1.5
 FADE = 0.1
+COVERING = 4  # where counts lead, one in so many covers pairs
 PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
 ENUMERATED = 40_000
@@ -169,7 +170,7 @@ class Explorer:
             room = min(room, self.limit - out)
         most = max(0, min(count, room))
         leads = self._counts is not None and self.best is not None
-        picks = self._uncovered(math.ceil(most / 2) if leads else most)
+        picks = self._uncovered(math.ceil(most / COVERING) if leads else most)
         if len(picks) < most and (leads or 2 * len(self._told) >= len(self._design)):
             self._asked.update(dict.fromkeys(picks))
             share = math.ceil((room - len(picks)) / AT_ONCE)

@@ -1,6 +1,6 @@
 """Whole steps under a plan, measured like any program: compiled and run in the worker, in turn,
-kept in the store. As in training, each follows itself: what the step of another plan leaves in the
-caches is no part of it. This is what a prediction is checked against."""
+kept in the store. As in training, each follows itself, unless it takes long: what the step of
+another plan leaves in the caches is no part of it. This is what a prediction is checked against."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from cfp.profile.campaign import Campaign
 from cfp.profile.machine import Machine
 from cfp.profile.measurement import Measurement
 from cfp.profile.requests import Request, layout_request
-from cfp.profile.turns import AGREEING
+from cfp.profile.turns import AGREEING, runs_in_a_turn
 from cfp.segments.extract import Extract
 
-WARMUPS = 1  # rounds: in each turn a step also runs before the run that counts
-RUNS = 2 * (WARMUPS + AGREEING) + 1  # of a step, the last under the profiler; of short ones, more
+WARMUPS = 1  # rounds
 
 
 def whole_step(analysis: Analysis) -> Extract:
@@ -43,6 +42,11 @@ def step_request(
     frees = machine.platform != "cpu"  # the host's memory holds several
     step, name = whole_step(analysis), f"full step: {name}"
     return layout_request(machine, mesh, step, layouts, name, "", frees=frees)
+
+
+def runs(step_s: float) -> int:
+    """Of a step that takes so long, the last under the profiler; of short ones there are more."""
+    return runs_in_a_turn(step_s) * (WARMUPS + AGREEING) + 1
 
 
 def measure_steps(

@@ -23,10 +23,10 @@ from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import Layout, Layouts
 from cfp.layouts.state import State
+from cfp.profile import full_step
 from cfp.profile.boundary import Crossing, find_crossings
 from cfp.profile.campaign import Campaign
 from cfp.profile.factors import OptionExplorer
-from cfp.profile.full_step import RUNS
 from cfp.profile.kinds import Kind, Option, find_kinds
 from cfp.profile.ledger import Ledger
 from cfp.profile.machine import Machine
@@ -165,15 +165,15 @@ class _Profiler:
 
     def _full_step_s(self) -> float:
         """What measuring one will take, as far as the first option of every segment tells."""
-        runs_s = compile_s = 0.0
+        step_s = compile_s = 0.0
         for kind in self.kinds:
             happens = len(self.analysis.distinct_segments[kind.index].occurrences)
             cost = self.ledger.cost(kind, _first(kind))
-            runs_s += happens * RUNS * (0.0 if cost is None else cost.time_s)
+            step_s += happens * (0.0 if cost is None else cost.time_s)
             in_a_row = 1 if kind.chained is None else 2
             for request in self.ledger.ask(kind, _first(kind)):
                 compile_s += happens * self.campaign.known[request.key].compile_s / in_a_row
-        return runs_s + compile_s
+        return full_step.runs(step_s) * step_s + compile_s
 
     def _explore(self) -> None:
         """Leaves some of the budget for what else is measured of the best options."""

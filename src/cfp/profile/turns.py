@@ -24,6 +24,7 @@ AGREEING = 6  # runs of each, if they are to end the rounds: so many bound a med
 FEW = 3  # runs that make a measurement where more would take too long
 TRACED = 2  # runs under the profiler; of a program that takes `LONG_S`, one
 LONG_S = 0.1
+UNMARKED_S = 0.5  # a run of so long has outlived what ran before it
 
 
 class OutOfTime(Exception):
@@ -39,10 +40,10 @@ class Effort:
     and so does warming up, once the last runs of every program differ by less than `steady`. A
     program that ran `fewest` times and for `plenty_s` seconds sits out the rest: a second of
     running has most of the machine's noise averaged already. With `follows`, for steps that are
-    compared with one another, a program runs twice in its turn and the second run counts: it
-    follows itself, as a step does in training; and none sits out before all may. Where the deadline
-    is too near for all of them, the last are left out. `hang_s` is how
-    long a run may take before the worker counts as hung, if nothing slower is known.
+    compared with one another, a program that takes less than `UNMARKED_S` runs twice in its turn
+    and the second run counts: it follows itself, as a step does in training; and none sits out
+    before all may. Where the deadline is too near for all of them, the last are left out. `hang_s`
+    is how long a run may take before the worker counts as hung, if nothing slower is known.
     """
 
     warmups: int = 5
@@ -132,7 +133,8 @@ class Turns:
         """Of those after the first, what there is no time for so many turns of."""
         left_s = self.deadline - time.monotonic()
         for number, key in enumerate(self._live()):
-            needs_s = 2 * turns * self._warm[key][-1] if self._warm[key] else float("inf")
+            run_s = self._warm[key][-1] if self._warm[key] else float("inf")
+            needs_s = runs_in_a_turn(run_s) * turns * run_s
             if needs_s <= left_s or number == 0:
                 left_s -= needs_s
             else:
@@ -161,9 +163,9 @@ class Turns:
 
     def _turn(self, key: str) -> float | Failed:
         answer = self.runner.run(key, self._patience())
-        if self.effort.follows and not isinstance(answer, Failed):
-            answer = self.runner.run(key, self._patience())
-        return answer
+        if isinstance(answer, Failed) or not self.effort.follows or runs_in_a_turn(answer) == 1:
+            return answer
+        return self.runner.run(key, self._patience())
 
     def _steady(self, runs: Mapping[str, list[float]], keys: Sequence[str], count: int) -> bool:
         """The last runs of each agree, so that more would tell nothing new."""
@@ -204,6 +206,11 @@ class Turns:
     def _patience(self) -> float:
         runs = [*self._warm.values(), *self._runs.values(), self._anchor_runs]
         return max(self.effort.hang_s, 20 * max((max(r) for r in runs if r), default=0.0))
+
+
+def runs_in_a_turn(run_s: float) -> int:
+    """Of a program that is to follow itself."""
+    return 2 if run_s < UNMARKED_S else 1
 
 
 def _plenty(runs: Sequence[float], fewest: int, seconds: float) -> bool:
