@@ -5,7 +5,8 @@ Most of their time is XLA compiling, so it is told not to try hard.
 
 import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -31,6 +32,17 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="Rewrite tests/golden.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Planners that run at once measure one after the other. These tests are not about times: who
+    runs some of them does not wait for who runs the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("locks"))
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.fixture

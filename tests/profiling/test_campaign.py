@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,12 +30,6 @@ from tests.profiling.fake_runner import (
 )
 
 __all__ = ["clock"]
-
-
-@pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock of these tests is not that of others."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def at_run(key: str, which: Sequence[int] = ()) -> Callable[[Call, Sequence[Call]], str | None]:

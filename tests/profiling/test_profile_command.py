@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -222,12 +221,6 @@ def test_ctrl_c(project: Path, tmp_path: Path) -> None:
     assert document["compiled"] <= count(tmp_path) - kept + 1  # the anchor
 
 
-@pytest.fixture
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-@pytest.mark.usefixtures("locks")
 def test_only_what_is_new_is_measured(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +245,6 @@ def test_only_what_is_new_is_measured(
     assert new(layers=9) == []
 
 
-@pytest.mark.usefixtures("locks")
 def test_at_any_budget_what_there_is_is_valid(clock: Clock, tmp_path: Path) -> None:
     """More time is more measurements; what is missing is named; the next run has the rest."""
     times = {"idle": 0.25}
@@ -291,7 +283,6 @@ def test_at_any_budget_what_there_is_is_valid(clock: Clock, tmp_path: Path) -> N
     assert missing[-1] == ()
 
 
-@pytest.mark.usefixtures("locks")
 def test_segments_that_take_no_longer_than_a_start(clock: Clock, tmp_path: Path) -> None:
     """Their net time is nothing: that is a measurement like any other."""
     profile = measured(
