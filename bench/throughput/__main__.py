@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import bench.throughput
+from bench.cluster.spec import SpecError, read_spec
 from bench.clustered import BATCHES, CLUSTERS, MESHES, MODELS, Cell, plan_cell
 from bench.throughput.picture import draw
 from bench.throughput.rows import order, read_rows, write_rows
@@ -25,6 +26,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path(".bench_store") / "clusters")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
+    try:
+        for cluster in options.clusters:
+            read_spec(cluster)
+    except SpecError as error:
+        parser.error(str(error))
     wanted = itertools.product(options.clusters, options.meshes, options.models, options.batches)
     kept = options.out.with_suffix(".json")
     found = read_rows(kept)
