@@ -13,7 +13,7 @@ from cfp import models
 from cfp.analysis import analyze
 from cfp.blocks import Blocks, Kind, Strategy, build_blocks
 from cfp.blocks.pairs import find_pairs
-from cfp.layouts import Layouts, propagate
+from cfp.layouts import Layouts, carry, propagate
 from cfp.layouts.check import check_layouts
 from cfp.trace import Graph, Role, trace
 from tests.blocks.programs import Program, programs
@@ -65,6 +65,26 @@ def test_models(name: str, options: dict[str, Any], mesh_shape: tuple[int, ...])
         layouts = propagate(graph, blocks, choose(blocks, seed), mesh_shape, pairs=pairs)
         check_layouts(graph, blocks, layouts, pairs)
         check_state(graph, layouts)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("moe", {}), ("llama", {"scan": True, "checkpoint": True})]
+)
+def test_what_is_remembered_of_other_plans_changes_nothing(
+    name: str, options: dict[str, Any]
+) -> None:
+    step, args = models.make_step(models.config(name, layers=2, **options), abstract=True)
+    analysis = analyze(step, *args, mesh_shape=(2, 2))
+    graph, blocks = analysis.graph, analysis.grouping
+    pairs = find_pairs(graph, blocks.parameters)
+
+    def lay_out(seed: int) -> Layouts:
+        return propagate(graph, blocks, choose(blocks, seed), (2, 2), pairs=pairs)
+
+    together = [lay_out(seed) for seed in range(4)]
+    for seed, found in enumerate(together):
+        carry._memory.cache_clear()
+        assert lay_out(seed) == found
 
 
 def check_state(graph: Graph, layouts: Layouts) -> None:
