@@ -11,11 +11,12 @@ from bench.cluster.spec import Spec
 from cfp.cli_cluster import start, wait_all
 
 PORT = 47321  # in namespaces of their own, any port is free
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int:
     """Its exit code; 0 if all processes end well. Process 0 is on the first host; its stdout goes
-    to `output`."""
+    to `output`. Ctrl-C and SIGTERM end the caller too, who may have more to run."""
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # so that the cluster is torn down
@@ -35,7 +36,10 @@ def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int
                 )
                 for index, place in enumerate(at)
             ]
-            return wait_all(processes)
+            code = wait_all(processes)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if code in STOPPED:
+        raise SystemExit(code)
+    return code

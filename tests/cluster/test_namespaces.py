@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,25 @@ def test_hosts_have_names_and_reach_each_other() -> None:
 def test_nothing_is_left_of_a_run_that_fails() -> None:
     ran = run("two_hosts_200mbit", sys.executable, "-c", "import sys; sys.exit(7)")
     assert ran.returncode == 7
+    assert left_behind() == []
+
+
+@pytest.mark.usefixtures("privileged")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_it_does_not_go_on_with_the_next(number: signal.Signals) -> None:
+    script = (
+        "from bench.cluster.run import run; from bench.cluster.spec import read_spec;"
+        "command = ['sh', '-c', 'echo started; exec sleep 60'];"
+        "[run(read_spec('two_hosts_200mbit'), command) for _ in range(2)]"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as going:
+        assert going.stdout is not None
+        assert going.stdout.readline() == "started\n"
+        os.killpg(going.pid, number)
+        assert going.wait(30) == 128 + number
+        assert going.stdout.read() == ""
     assert left_behind() == []
 
 

@@ -34,7 +34,7 @@ def finish(
 
 def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     out, store = tmp_path / "plan.json", tmp_path / "store"
-    where = ["--cache-dir", str(store), "--out", str(out), "--budget", "12s"]
+    where = ["--cache-dir", str(store), "--out", str(out), "--budget", "20s"]
     ran = finish([*LAUNCH, "plan", TARGET, *MESH, "--beside", "data_parallel", *where])
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("a plan for a mesh of x=4") == 1  # process 0 alone speaks
