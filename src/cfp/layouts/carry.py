@@ -99,19 +99,8 @@ class Carry:
         OPEN where it is a partial sum that nothing asked for, and per axis whether it is one."""
         known = self.remembered(op)
         key = ("join", result, asked, reads, constant)
-        found: tuple[PartialLayout, tuple[bool, ...]] | None = known.get(key)
-        if found is None:
-            found = known[key] = self._join(op, result, asked, reads, constant)
-        return found
-
-    def _join(
-        self,
-        op: Op,
-        result: int,
-        asked: PartialLayout,
-        reads: tuple[PartialLayout, ...],
-        constant: tuple[bool, ...],
-    ) -> tuple[PartialLayout, tuple[bool, ...]]:
+        if key in known:
+            return known[key]  # type: ignore[no-any-return]
         given = [(i, layout) for i, layout in enumerate(reads) if not constant[i]]
         moved = [self.to_result(op, i, result, layout) for i, layout in given]
         sums = [self.reduces(op, i, layout) for i, layout in enumerate(reads)]
@@ -126,10 +115,9 @@ class Carry:
             found.append(dim)
             partial.append(any(flags[axis] for flags in sums) and not splits(dim))
         layout = self.fit(tuple(found), op.out_shapes[result])
-        return (
-            tuple(OPEN if on else dim for on, dim in zip(partial, layout, strict=True)),
-            tuple(partial),
-        )
+        left_open = tuple(OPEN if on else dim for on, dim in zip(partial, layout, strict=True))
+        known[key] = left_open, tuple(partial)
+        return left_open, tuple(partial)
 
     def _move(self, op: Op, source: int, target: int, layout: PartialLayout) -> PartialLayout:
         """A slot is an operand's number, or -1 - n for result n."""
