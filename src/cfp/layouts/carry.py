@@ -116,8 +116,8 @@ class Carry:
             partial.append(any(flags[axis] for flags in sums) and not splits(dim))
         layout = self.fit(tuple(found), op.out_shapes[result])
         left_open = tuple(OPEN if on else dim for on, dim in zip(partial, layout, strict=True))
-        known[key] = left_open, tuple(partial)
-        return left_open, tuple(partial)
+        known[key] = answer = left_open, tuple(partial)
+        return answer
 
     def _move(self, op: Op, source: int, target: int, layout: PartialLayout) -> PartialLayout:
         """A slot is an operand's number, or -1 - n for result n."""
