@@ -41,6 +41,7 @@ bench-clusters: $(STAMP)
 	$(BIN)/python -m bench.communication
 	$(BIN)/python -m bench.volume_vs_time
 	$(BIN)/python -m bench.case_study
+	$(BIN)/python -m bench.following
 	$(BIN)/python -m bench.prediction --cluster slow_200mbit
 
 # Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on

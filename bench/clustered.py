@@ -28,6 +28,7 @@ from cfp.cli_cluster import VARIABLES
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
 from cfp.models import config, make_step
+from cfp.profile.confidence import median_interval, ratios
 from cfp.trace import trace
 from cfp.training.flops import model_flops
 
@@ -87,12 +88,13 @@ def add_cell_options(parser: argparse.ArgumentParser, models: Sequence[str], out
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A measured full step; `failed` says why there is none."""
+    """A measured full step, `runs_s` round by round; `failed` says why there is none."""
 
     time_s: float
     low_s: float
     high_s: float
     failed: str | None
+    runs_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,10 @@ class Planned:
         )
 
     def ties(self, name: str, other: str) -> bool:
-        a, b = self.steps[name], self.steps[other]
-        return a.low_s <= b.high_s and b.low_s <= a.high_s
+        """1 is in the 95 % interval of the ratio of their times, round by round."""
+        found = ratios(self.steps[name].runs_s, self.steps[other].runs_s)
+        low, high = median_interval(found) if found else (math.inf, math.inf)
+        return low <= 1.0 <= high
 
 
 def run_inside(cluster: str, module: str, words: Sequence[str], file: Path) -> Any:
@@ -171,7 +175,8 @@ def read_planned(cell: Cell, document: dict[str, Any], made: str) -> Planned:
     steps: dict[str, Step] = {}
     for i, step in enumerate(evidence["steps"]):
         name = CFP if i == 0 else step["name"]
-        steps[name] = Step(step["measured_s"], step["low_s"], step["high_s"], step["failed"])
+        times = (step["measured_s"], step["low_s"], step["high_s"])
+        steps[name] = Step(*times, step["failed"], tuple(step["runs_s"]))
     return Planned(
         cell,
         _ranges([segment["splits"] for segment in evidence["segments"]]),

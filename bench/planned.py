@@ -23,7 +23,8 @@ from cfp.profile.api import open_campaign
 from cfp.profile.campaign import Campaign
 from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
-from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.profiler import measure_segments
+from cfp.profile.scope import Scope
 from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 from cfp.search import Point

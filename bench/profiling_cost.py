@@ -27,7 +27,8 @@ from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.profile import Effort, Profile, Store
 from cfp.profile.process import ProcessRunner
-from cfp.profile.profiler import Scope, measure
+from cfp.profile.profiler import measure
+from cfp.profile.scope import Scope
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "profiling_cost.md"

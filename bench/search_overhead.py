@@ -28,7 +28,8 @@ from cfp import analyze
 from cfp.audit import audit
 from cfp.candidates import Candidates
 from cfp.profile.api import open_campaign
-from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.profiler import measure_segments
+from cfp.profile.scope import Scope
 from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 

@@ -34,7 +34,7 @@ from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.plan import build_plan
 from cfp.profile import Option, Profile
-from cfp.profile.profiler import Scope
+from cfp.profile.scope import Scope
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "top_plans.md"

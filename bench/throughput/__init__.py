@@ -3,7 +3,7 @@
 Every model at every batch size on every cluster and mesh is planned by CFP on that cluster
 (`bench.cluster`: real processes, real bytes over TCP, shaped by the kernel). Data parallel,
 Megatron, ZeRO-1, FSDP and Alpa run beside it, in turn, in one run. A plan ties with the best where
-their 95 % intervals overlap.
+1 is in the 95 % interval of the ratio of their times, round by round.
 
 `python -m bench.throughput` writes bench/results/throughput.md and .png, and fails where a target
 is missed. It needs root. All of it takes many hours on two cores; `--models`, `--batches`,

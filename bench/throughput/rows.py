@@ -15,7 +15,10 @@ def read_rows(file: Path) -> dict[Cell, Planned]:
     found = {}
     for row in json.loads(file.read_text()) if file.exists() else []:
         cell = Cell(**row["cell"])
-        steps = {name: Step(**step) for name, step in row["steps"].items()}
+        steps = {
+            name: Step(**{**step, "runs_s": tuple(step.get("runs_s", ()))})
+            for name, step in row["steps"].items()
+        }
         found[cell] = Planned(**{**row, "cell": cell, "steps": steps})
     return found
 

@@ -18,18 +18,19 @@ CELLS = math.prod(map(len, (MODELS, BATCHES, CLUSTERS, MESHES)))
 
 def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
     sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
+    made_by = Counter(row.made for row in rows)
     lines = [
         "# Throughput on clusters",
         "",
         f"`python -m bench.throughput`: {len(rows)} of its {CELLS} cells, each by",
         "",
-        *(f"- {made}: {count}" for made, count in Counter(row.made for row in rows).items()),
+        *(f"- {made}: {count}" for made, count in sorted(made_by.items())),
         "",
         f"Models of size `small` with {sizes}; two processes. Milliseconds of a full step, in turn "
-        "in one run; the fastest in bold, and with `=` what may be as fast; `none`: does not run "
+        "in one run; the fastest in bold, and with `=` what may be as fast: 1 is in the 95 % "
+        "interval of their ratio, round by round" + _without_runs(rows) + ". `none`: does not run "
         "there, such as a batch of 4 in 8 parts. Steps per second and TFLOP/s (of the model, over "
-        "all devices) are CFP's. Intervals and reasons are in "
-        f"[{kept}]({kept}).",
+        f"all devices) are CFP's. Intervals, runs and reasons are in [{kept}]({kept}).",
         "",
     ]
     for cluster in dict.fromkeys(row.cell.cluster for row in rows):
@@ -84,6 +85,11 @@ def render(rows: Sequence[Planned], kept: str, picture: str) -> str:
             f"{row.splits} | {row.programs} | {row.seconds:.0f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _without_runs(rows: Sequence[Planned]) -> str:
+    old = sum(not row.steps[CFP].runs_s for row in rows)
+    return f" (in {old} cells runs were not kept, and nothing is marked)" if old else ""
 
 
 def by_medians(rows: Sequence[Planned]) -> str:

@@ -35,5 +35,7 @@ def _step(name: str, found: Measurement | None, predicted_s: float | None) -> Me
         return MeasuredStep(name, predicted_s, 0.0, 0.0, 0.0, 0, NO_TIME)
     if found.failed is not None or found.memory is None:
         return MeasuredStep(name, predicted_s, 0.0, 0.0, 0.0, 0, found.failed or "no memory figure")
-    low_s, high_s = median_interval([run_s / found.drift for run_s in found.runs_s])
-    return MeasuredStep(name, predicted_s, found.usual_s, low_s, high_s, found.memory.total_bytes)
+    runs_s = tuple(run_s / found.drift for run_s in found.runs_s)
+    low_s, high_s = median_interval(runs_s)
+    needs = found.memory.total_bytes
+    return MeasuredStep(name, predicted_s, found.usual_s, low_s, high_s, needs, runs_s=runs_s)

@@ -21,7 +21,7 @@ from cfp.errors import CfpError
 from cfp.plan import Plan, auto_mesh
 from cfp.profile import Effort, Progress
 from cfp.profile.api import open_campaign
-from cfp.profile.confidence import median_interval
+from cfp.profile.confidence import median_interval, ratios
 from cfp.profile.full_step import measure_steps
 from cfp.profile.measurement import Measurement
 from cfp.profile.together import together
@@ -126,16 +126,16 @@ def _ranked(found: Mapping[str, Measurement]) -> list[ComparedPlan]:
 
 
 def _compared(name: str, one: Measurement, best: Measurement) -> ComparedPlan:
-    ratios = [a / b for a, b in zip(one.runs_s, best.runs_s, strict=False)]
+    to_best = ratios(one.runs_s, best.runs_s)
     low_s, high_s = median_interval(one.runs_s)
-    ratio_low, ratio_high = median_interval(ratios)
+    ratio_low, ratio_high = median_interval(to_best)
     shares = one.split()
     return ComparedPlan(
         name=name,
         time_s=statistics.median(one.runs_s),
         low_s=low_s,
         high_s=high_s,
-        ratio=statistics.median(ratios),
+        ratio=statistics.median(to_best),
         ratio_low=ratio_low,
         ratio_high=ratio_high,
         compute_s=None if shares is None else shares.compute_s,

@@ -32,7 +32,8 @@ from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.profile import Effort, Progress
 from cfp.profile.api import open_campaign
-from cfp.profile.profiler import Scope, measure_segments
+from cfp.profile.profiler import measure_segments
+from cfp.profile.scope import Scope
 from cfp.profile.together import together
 from cfp.segments.fill import SEED
 from cfp.templates.data_parallel import follow_batch

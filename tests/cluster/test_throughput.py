@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 from bench.clustered import CFP, Cell, Planned, Step
 from bench.throughput.__main__ import OUT
 from bench.throughput.rows import read_rows, write_rows
@@ -9,8 +12,11 @@ from bench.throughput.targets import targets
 
 
 def row(cell: Cell, held: float = 1.0, splits: str = "rows", **times_s: float) -> Planned:
-    """Times are known within 5 %."""
-    steps = {name: Step(t, 0.95 * t, 1.05 * t, None) for name, t in times_s.items()}
+    """Runs differ by 5 % up and down: CFP's and those of others not in the same rounds."""
+    steps = {}
+    for name, t in times_s.items():
+        runs_s = (0.95 * t, t, 1.05 * t)
+        steps[name] = Step(t, 0.95 * t, 1.05 * t, None, runs_s[::-1] if name == CFP else runs_s)
     return Planned(cell, splits, held, times_s[CFP], 60.0, 9, steps, "by hand")
 
 
@@ -33,6 +39,21 @@ def test_a_tie_is_enough_and_a_loss_is_named() -> None:
     lost = row(FAST, cfp=1.2, megatron=1.0)
     assert missed(lost) == ["CFP is the best or ties with it everywhere"]
     assert targets([lost])[0].found == "in 0 of 1 cells, not in unshaped-4-gpt-4"
+
+
+def test_rounds_that_are_slow_for_all_make_no_tie() -> None:
+    found = row(FAST, cfp=1.04, megatron=1.0)
+    assert missed(found) == []
+    runs_s = {name: step.time_s * np.array([1.0, 1.5, 0.8]) for name, step in found.steps.items()}
+    steps = {n: replace(s, runs_s=tuple(runs_s[n].tolist())) for n, s in found.steps.items()}
+    assert len(missed(replace(found, steps=steps))) == 1
+
+
+def test_without_runs_there_is_no_tie() -> None:
+    """Rows of before runs were kept."""
+    found = row(FAST, cfp=1.01, megatron=1.0)
+    steps = {name: replace(step, runs_s=()) for name, step in found.steps.items()}
+    assert len(missed(replace(found, steps=steps))) == 1
 
 
 def test_what_failed_is_no_rival() -> None:

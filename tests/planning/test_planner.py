@@ -16,7 +16,7 @@ import cfp
 from cfp import planner
 from cfp.plan import Plan
 from cfp.profile import Effort
-from cfp.profile.profiler import Scope
+from cfp.profile.scope import Scope
 from tests.profiling.cases import mesh
 
 EFFORT = Effort(warmups=1, repeats=5)

@@ -101,5 +101,5 @@ def faulty(lower: Any) -> Any:
 
 
 if __name__ == "__main__":
-    session._lower = faulty(session._lower)
+    session.lower = faulty(session.lower)
     main(int(sys.argv[1]), FaultySession)

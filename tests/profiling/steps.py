@@ -15,9 +15,10 @@ import cfp
 from cfp.layouts.state import State
 from cfp.profile.process import ProcessRunner
 from cfp.profile.profile import Profile
-from cfp.profile.profiler import Scope, measure
+from cfp.profile.profiler import measure
 from cfp.profile.progress import Progress
 from cfp.profile.runner import Runner
+from cfp.profile.scope import Scope
 from cfp.profile.store import Store
 from cfp.profile.turns import Effort
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfp.profile.combos import Array, Combo
 from cfp.profile.counts import Counts, count_option
 from cfp.profile.factors import Factors
 from cfp.profile.kinds import Option
-from cfp.profile.regress import Array, Combo
 from tests.profiling.cases import CASES, kinds, model, random_option
 
 

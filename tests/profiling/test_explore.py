@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfp.profile.combos import Array, Rows, combos_of
 from cfp.profile.covering import covering
 from cfp.profile.explore import Combo, Explorer, default_limit
-from cfp.profile.regress import Array, Rows, combos_of
 from tests.profiling.replay import Table, ends, explore, replay, synthesise
 
 LAYER = (3, 3, 3, 3)

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfp.profile.combos import Array, Rows, combos_of
 from cfp.profile.explore import Combo, Explorer
 from cfp.profile.factors import Factors
-from cfp.profile.regress import Array, Rows, combos_of
 from tests.profiling.replay import Table, explore, synthesise
 
 SPLITS = (0, 1, 2)
@@ -70,7 +70,7 @@ def test_what_does_not_exist_is_not_asked_for() -> None:
         for combo in some:
             explorer.tell(combo, 1.0 + 0.3 * sum(combo))
     assert all(map(exists, asked))
-    assert len(asked) == len(set(asked)) <= 12 == explorer.space
+    assert len(asked) == len(set(asked)) <= 12 == explorer.space.size
 
 
 def table_of_two_axes(seed: int) -> Table:

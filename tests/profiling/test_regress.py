@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.profile.regress import Combo, Effects, Points, at_rates, covariances, fit, fit_rates
+from cfp.profile.combos import Combo, Points
+from cfp.profile.effects import Effects, covariances
+from cfp.profile.regress import at_rates, fit, fit_rates
 
 
 def points(rows: list[Combo]) -> Points:

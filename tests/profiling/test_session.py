@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cfp.profile.executable import make_input
 from cfp.profile.in_process import InProcessRunner
 from cfp.profile.job import Compiled, Failed, Fill, Job
 from cfp.profile.runner import Runner
-from cfp.profile.session import _make
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_runs_are_timed_and_state_goes_round(mesh: Mesh, runner: InProcessRunner
         assert isinstance(time_s, float)
         assert 0 < time_s < 10
     assert entry.inputs is not None
-    start = _make(entry.job.inputs[0], entry.inputs[0].sharding)
+    start = make_input(entry.job.inputs[0], entry.inputs[0].sharding)
     np.testing.assert_allclose(entry.inputs[0], np.asarray(start) + 10, atol=1e-5)
 
 
@@ -168,7 +168,7 @@ def test_inputs_are_filled_as_asked(mesh: Mesh) -> None:
 
     def values(dtype: str, kind: Any, low: int = 0, high: int = 0) -> Any:
         fill = Fill((512, 256), dtype, kind, low, high)
-        first, again = _make(fill, placed), _make(fill, placed)
+        first, again = make_input(fill, placed), make_input(fill, placed)
         assert first.dtype == jnp.dtype(dtype)
         assert first.sharding == placed
         assert np.array_equal(np.asarray(first), np.asarray(again))
@@ -186,7 +186,7 @@ def test_inputs_are_filled_as_asked(mesh: Mesh) -> None:
     assert values("uint32", "bits").max() > 2**31
     assert set(np.unique(values("bool", "bools"))) == {0, 1}
     for shape in ((), (0, 4)):
-        made = _make(Fill(shape, "float32", "normal"), NamedSharding(mesh, PartitionSpec()))
+        made = make_input(Fill(shape, "float32", "normal"), NamedSharding(mesh, PartitionSpec()))
         assert made.shape == shape
 
 

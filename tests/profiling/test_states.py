@@ -9,7 +9,8 @@ import pytest
 
 from cfp.layouts.state import State
 from cfp.profile.full_step import runs
-from cfp.profile.profiler import EXPLORED, FINALISTS, GAINING, LEFT, LEFT_AT_MOST
+from cfp.profile.profiler import EXPLORED, LEFT, LEFT_AT_MOST
+from cfp.profile.states import FINALISTS, GAINING
 from tests.profiling.cases import model, two_products
 from tests.profiling.fake_runner import Clock, FakeRunner, clock
 from tests.profiling.steps import measured
@@ -81,6 +82,34 @@ def test_a_budget_is_shared_by_all_segments(clock: Clock, tmp_path: Path) -> Non
     assert "options that may be faster" in profile.missing
     assert min(tried) > 1
     assert max(tried) <= 2 * min(tried)
+
+
+@pytest.mark.parametrize("budget_s", [300.0, 400.0])
+def test_a_budget_leaves_time_for_what_the_fastest_options_need(
+    clock: Clock, tmp_path: Path, budget_s: float
+) -> None:
+    """Without the reshardings between them no plan can have them, however slow all else is."""
+    ends = {"segment 0: columns": 1.0, "segment 2: columns": 1.0}
+    slow = {"segment 0": 3.0, "segment 1": 3.0, "chained segment 1": 6.0, "segment 2": 3.0}
+    found = measured(
+        FakeRunner(clock, {"idle": 0.1, "resharding": 0.2, **slow, **ends}),
+        tmp_path,
+        analysis=model("gpt", layers=3),
+        states=tuple(State),
+        budget_s=budget_s,
+        exhaustive=False,
+    )
+    assert "options that may be faster" in found.missing
+    fastest = [min(s.costs, key=lambda option: s.costs[option].time_s) for s in found.segments]
+    assert [s.kind.show(o) for s, o in zip(found.segments, fastest, strict=True)][::2] == [
+        "columns",
+        "columns",
+    ]
+    lie = [s.layouts[option] for s, option in zip(found.segments, fastest, strict=True)]
+    for crossing in found.crossings:
+        sides = crossing.boundary.source.kind, crossing.boundary.target.kind
+        needed = crossing.boundary.resharding(*(lie[kind] for kind in sides))
+        assert needed is None or needed in found.reshardings
 
 
 @pytest.mark.parametrize(

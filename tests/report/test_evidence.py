@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,12 +15,22 @@ import cfp
 from cfp.compare import ComparedPlan, Comparison
 from cfp.plan import Plan, Predicted
 from cfp.plan.evidence import Evidence, FrontierPoint, MeasuredStep, SegmentCost
+from cfp.profile.confidence import median_interval
 from cfp.report import show_comparison, show_planned
 from tests.plan.steps import mesh_of
 from tests.planning.test_planner import args, step
 
 MIB = 2**20
 LAYER = "rows, columns, contracted (zero1)"
+
+
+def measured(
+    name: str, predicted_s: float | None, runs_s: tuple[float, ...], needs: int
+) -> MeasuredStep:
+    time_s, interval = statistics.median(runs_s), median_interval(runs_s)
+    return MeasuredStep(name, predicted_s, time_s, *interval, needs, runs_s=runs_s)
+
+
 EVIDENCE = Evidence(
     memory_limit_bytes=100 * MIB,
     slack_bytes=MIB // 2,
@@ -39,9 +50,9 @@ EVIDENCE = Evidence(
         for i in range(20)
     ),
     steps=(
-        MeasuredStep("predicted 2", 23e-3, 22e-3, 21e-3, 23e-3, 71 * MIB),
-        MeasuredStep("predicted 1", 22e-3, 22.5e-3, 21.5e-3, 23.5e-3, 70 * MIB),
-        MeasuredStep("megatron", None, 30e-3, 29e-3, 31e-3, 90 * MIB),
+        measured("predicted 2", 23e-3, (21e-3, 22e-3, 23e-3), 71 * MIB),
+        measured("predicted 1", 22e-3, (23.5e-3, 22.5e-3, 21.5e-3), 70 * MIB),
+        measured("megatron", None, (29e-3, 30e-3, 31e-3), 90 * MIB),
         MeasuredStep("fsdp", None, 0.0, 0.0, 0.0, 0, "out of memory: 2 GiB"),
     ),
 )

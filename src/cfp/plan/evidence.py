@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cfp.plan.fields import Fields
+from cfp.profile.confidence import median_interval, ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A full step under a plan, run in turn with others. With 95 % confidence its median is between
-    `low_s` and `high_s`. `failed` says why it did not run; then the rest is 0."""
+    """A full step under a plan, run in turn with others: `runs_s` are one of each round. With 95 %
+    confidence their median is between `low_s` and `high_s`. `failed` says why it did not run; then
+    the rest is 0."""
 
     name: str
     predicted_s: float | None
@@ -54,10 +56,13 @@ class MeasuredStep:
     high_s: float
     memory_bytes: int
     failed: str | None = None
+    runs_s: tuple[float, ...] = ()
 
     def ties(self, other: MeasuredStep) -> bool:
-        """Which of the two is faster cannot be told."""
-        return self.low_s <= other.high_s and other.low_s <= self.high_s
+        """Which of the two is faster cannot be told: 1 is in the interval of their ratio."""
+        found = ratios(self.runs_s, other.runs_s)
+        low, high = median_interval(found) if found else (1.0, 1.0)
+        return low <= 1.0 <= high
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +132,5 @@ def _step(entry: Fields) -> MeasuredStep:
         high_s=entry.number("high_s"),
         memory_bytes=entry.integer("memory_bytes"),
         failed=entry.optional_text("failed"),
+        runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
     )

@@ -58,6 +58,9 @@ class Fields:
             raise self._wrong(name, "a list of numbers from 0 up")
         return values
 
+    def numbers(self, name: str) -> list[float]:
+        return [float(self._not_flag(name, value)) for value in self._list(name, (int, float))]
+
     def object(self, name: str) -> Fields:
         return Fields(f"{self.where}: {name}", self._get(name, dict))
 
@@ -98,7 +101,7 @@ class Fields:
             raise self._wrong(name, "something else")
         return value
 
-    def _list(self, name: str, kind: type) -> list[Any]:
+    def _list(self, name: str, kind: type | tuple[type, ...]) -> list[Any]:
         values: list[Any] = self._get(name, list)
         if not all(isinstance(value, kind) for value in values):
             raise self._wrong(name, "something else")

@@ -22,9 +22,10 @@ from cfp.profile.machine import Machine
 from cfp.profile.network import find_network
 from cfp.profile.process import ProcessRunner
 from cfp.profile.profile import Profile
-from cfp.profile.profiler import Scope, measure_segments, new_campaign
+from cfp.profile.profiler import measure_segments, new_campaign
 from cfp.profile.progress import Progress
 from cfp.profile.runner import Runner
+from cfp.profile.scope import Scope
 from cfp.profile.store import Store
 from cfp.profile.team_runner import TeamRunner
 from cfp.profile.together import can_isolate, open_runner, together

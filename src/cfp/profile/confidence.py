@@ -25,3 +25,9 @@ def median_interval(runs: Sequence[float]) -> tuple[float, float]:
     place = max(rank, 1) - 1
     ordered = sorted(runs)
     return ordered[place], ordered[count - 1 - place]
+
+
+def ratios(runs: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Round by round, of two programs that ran in turn: what slowed both down cancels out. Their
+    median has an interval as that of any runs has."""
+    return [a / b for a, b in zip(runs, others, strict=False)]

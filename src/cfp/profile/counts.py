@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cfp.layouts.traffic import count_traffic
+from cfp.profile.combos import Array, Combo, Rows
 from cfp.profile.kinds import Kind, Option
-from cfp.profile.regress import Array, Combo, Rows
 
 
 class Counts:

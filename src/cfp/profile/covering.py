@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from cfp.profile.regress import Array, Combo, Pairs
+from cfp.profile.combos import Array, Combo, Pairs
 
 
 @cache

@@ -20,8 +20,8 @@ see), as far as it can compete with the fastest of all. So:
    smaller towards the limit.
 4. It ends when no combination promises `tolerance / PATIENCE` or more, or at the limit.
 
-Spaces over `ENUMERATED` combinations are searched from the best known by steps of one block
-(`_climb`) instead of being listed. Nothing here is random from run to run.
+Large spaces are searched from the best known instead of being listed (`space`). Nothing here is
+random from run to run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cfp.profile import regress
+from cfp.profile.combos import Array, Combo, Points, Rows, combos_of
 from cfp.profile.covering import covering
-from cfp.profile.regress import Array, Combo, Effects, Points, Rows, Surrogate, combos_of
+from cfp.profile.effects import Effects
+from cfp.profile.regress import Surrogate
+from cfp.profile.space import BEAM, Space
 
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
 COMPETITIVE = 1.5
@@ -42,10 +45,8 @@ FADE = 0.1
 COVERING = 4  # where counts lead, one in so many covers pairs
 PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
-ENUMERATED = 40_000
 SHORTLIST = 256
 LEARNT = 8  # measurements, from which on what counts let expect may rule combinations out
-BEAM = 48
 
 
 def default_limit(sizes: Sequence[int]) -> int:
@@ -89,14 +90,8 @@ class Explorer:
         counts: Callable[[Rows], Array] | None = None,
         exists: Callable[[Combo], bool] | None = None,
     ) -> None:
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"`sizes` must be one or more per block, not {list(sizes)}.")
-        self.sizes = tuple(sizes)
-        self.space = math.prod(self.sizes)
-        self._exists = exists
-        if exists is not None and self.space <= ENUMERATED:
-            self.space = len(self._existing(self._every()))
-        self._ranges = [range(size) for size in self.sizes]
+        self.space = Space(sizes, interface, counts, exists)
+        self.sizes = self.space.sizes
         chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
         chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]
         self.effects = Effects(tuple(sorted(set(chosen))), axes)
@@ -104,14 +99,11 @@ class Explorer:
         self.tolerance = tolerance
         self.reason: str | None = None
         self._interface = interface
-        self._counts = counts
         self._told: dict[Combo, Told] = {}
         self._asked: dict[Combo, None] = {}
-        self._labels: dict[Hashable, int] = {}
-        self._listed: tuple[Points, Rows] | None = None
         most = max(self.limit // 2, *self.sizes, 1)
         design = covering(self.sizes, self.effects.pairs, most)
-        self._design = [combo for combo in design if exists is None or exists(combo)]
+        self._design = [combo for combo in design if self.space.exists(combo)]
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -136,8 +128,7 @@ class Explorer:
 
     def tell(self, combo: Combo, time_s: float | None, bound: bool = False) -> None:
         """It took `time_s` seconds, or at least that (`bound`), or did not run (None)."""
-        inside = len(combo) == len(self.sizes) and all(map(range.__contains__, self._ranges, combo))
-        if not inside:
+        if combo not in self.space:
             raise ValueError(f"`combo` {combo} is not a combination of sizes {self.sizes}.")
         if time_s is not None and not 0 < time_s < math.inf:
             raise ValueError(f"`time_s` must be a positive number of seconds, not {time_s}.")
@@ -155,8 +146,7 @@ class Explorer:
         model = self._fitted()
         if model is None:
             raise ValueError("Nothing that ran has been told yet: tell a time first.")
-        points = self._points(np.array(combos, dtype=np.int64).reshape(-1, len(self.sizes)))
-        mean, sd = model.relative(*model.moments(points))
+        mean, sd = model.relative(*model.moments(self.space.points(combos)))
         return mean * model.best_s, sd * model.best_s
 
     # -- what to measure -----------------------------------------------------------------------
@@ -165,11 +155,11 @@ class Explorer:
         """Up to `count` combinations to measure next; none when done, or until more is told."""
         self.reason = None
         out = len(self._told) + len(self._asked)
-        room = self.space - out
+        room = self.space.size - out
         if self.best is not None or self._asked or not self._told:  # all failed: the limit waits
             room = min(room, self.limit - out)
         most = max(0, min(count, room))
-        leads = self._counts is not None and self.best is not None
+        leads = self.space.counted and self.best is not None
         picks = self._uncovered(math.ceil(most / COVERING) if leads else most)
         if len(picks) < most and (leads or 2 * len(self._told) >= len(self._design)):
             self._asked.update(dict.fromkeys(picks))
@@ -178,7 +168,7 @@ class Explorer:
             picks = self._promising(min(count - len(picks), share)) + picks
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
-            if len(self._told) == self.space:
+            if len(self._told) == self.space.size:
                 self.reason = "all measured"
             elif room <= 0:
                 self.reason = "limit"
@@ -205,9 +195,9 @@ class Explorer:
     def _hopeful_design(self) -> list[Combo]:
         """By what the counts let expect, where there are any: the fastest first, and from `LEARNT`
         measurements on none that is hopelessly slow."""
-        if self._counts is None or self.best is None or not self._design:
+        if not self.space.counted or self.best is None or not self._design:
             return self._design
-        expected_s = regress.at_rates(self._points(np.array(self._design)), self._rates())
+        expected_s = regress.at_rates(self.space.points(self._design), self._rates())
         far = math.inf if len(self._told) < LEARNT else regress.FAR
         far_s = far * self._told[self.best].measured_s
         order = np.argsort(expected_s, kind="stable")
@@ -218,14 +208,14 @@ class Explorer:
         model = self._fitted()
         points, labels = self._candidates(model)
         near, bad = self._sorted()
-        known = self._points(np.array([*near, *bad]))
+        known = self.space.points([*near, *bad])
         ran = np.arange(len(known.rows)) < len(near)
         chance = regress.feasibility(known, ran, points, self.effects)
         if model is None:  # nothing has run: what is least like that which failed
             order = np.argsort(-chance, kind="stable")[:count]
             return list(combos_of(points.rows[order]))
         if self._asked:
-            model = model.believing(self._points(np.array(list(self._asked))))
+            model = model.believing(self.space.points(list(self._asked)))
         incumbents = self._incumbents(model)
         keep = np.argsort(-self._worth(model, points, labels, incumbents) * chance, kind="stable")
         keep = keep[:SHORTLIST]
@@ -254,13 +244,13 @@ class Explorer:
 
     def _incumbents(self, model: Surrogate) -> Array:
         """The best time of each interface over the best of all; infinite where none is known."""
-        best = np.full(len(self._labels) + len(self._told), np.inf)
+        best = np.full(self.space.labels + len(self._told), np.inf)
         for combo, told in self._told.items():
-            label = self._label(combo)
+            label = self.space.label(combo)
             best[label] = min(best[label], told.measured_s / model.best_s)
         return best
 
-    # -- combinations as arrays ----------------------------------------------------------------
+    # -- what to expect ------------------------------------------------------------------------
 
     def _sorted(self) -> tuple[list[Combo], list[Combo]]:
         """What ran, fastest first, and what failed or is hopelessly slow."""
@@ -276,61 +266,19 @@ class Explorer:
             return None
         told = [self._told[combo] for combo in near]
         times_s = np.array([t.time_s for t in told], dtype=np.float64)
-        points = self._points(np.array(near))
+        points = self.space.points(near)
         bounded = np.array([t.bound for t in told])
         return regress.fit(points, times_s, bounded, self.effects, self._rates())
 
     def _rates(self) -> Array:
         ran = {c: told.time_s for c, told in self._told.items() if told.time_s is not None}
-        points = self._points(np.array(list(ran)))
+        points = self.space.points(list(ran))
         return regress.fit_rates(points.counts, np.array(list(ran.values())))
-
-    def _points(self, rows: Rows) -> Points:
-        none = np.zeros((len(rows), 0))
-        return Points(rows, none if self._counts is None else self._counts(rows))
 
     def _candidates(self, model: Surrogate | None) -> tuple[Points, Rows]:
         """What may be asked for, and the number of its interface."""
-        listed = self._listed
-        if listed is None:
-            small = math.prod(self.sizes) <= ENUMERATED
-            rows = self._existing(self._every() if small else self._climb(model))
-            listed = self._points(rows), np.array([self._label(c) for c in combos_of(rows)])
-            self._listed = listed if small else None
-        points, labels = listed
+        starts = [*self.best_by_interface.values()][:BEAM] + self._sorted()[0][:BEAM]
+        points, labels = self.space.candidates(model, starts, seed=len(self._told))
         known = {*self._told, *self._asked}
         free = np.array([combo not in known for combo in combos_of(points.rows)])
         return points.take(np.flatnonzero(free)), labels[free]
-
-    def _every(self) -> Rows:
-        return np.argwhere(np.ones(self.sizes))
-
-    def _existing(self, rows: Rows) -> Rows:
-        if self._exists is None:
-            return rows
-        return rows[[self._exists(combo) for combo in combos_of(rows)]]
-
-    def _climb(self, model: Surrogate | None) -> Rows:
-        """All that is seen when the best known, and some others, improve by one block at a time."""
-        rng = np.random.default_rng(len(self._told))
-        known = [*self.best_by_interface.values()][:BEAM] + self._sorted()[0][:BEAM]
-        others = rng.integers(0, self.sizes, (BEAM, len(self.sizes)))
-        beam = np.concatenate([np.array(known).reshape(-1, len(self.sizes)), others]).astype(int)
-        pool = regress.distinct(beam)
-        for _ in range(2 * len(self.sizes)):
-            if model is None:
-                break
-            seen = regress.around(beam, self.sizes)
-            mean, sd = model.relative(*model.moments(self._points(seen)))
-            labels = np.array([self._label(c) for c in combos_of(seen)])
-            order = np.argsort(mean - sd, kind="stable")
-            _, first = np.unique(labels[order], return_index=True)  # the best of each interface
-            kept = np.unique(np.concatenate([order[np.sort(first)[:BEAM]], order[:BEAM]]))
-            pool = regress.distinct(np.concatenate([pool, seen]))
-            before, beam = beam, seen[kept]
-            if np.array_equal(before, beam):
-                break
-        return pool
-
-    def _label(self, combo: Combo) -> int:
-        return self._labels.setdefault(self._interface(combo), len(self._labels))

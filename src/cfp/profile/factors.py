@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 
 from cfp.blocks import Strategy
+from cfp.profile.combos import Array, Combo
 from cfp.profile.counts import Counts, count_option
 from cfp.profile.explore import Explorer, default_limit
 from cfp.profile.kinds import Kind, Option
-from cfp.profile.regress import Array, Combo
 
 
 class Factors:

@@ -3,6 +3,7 @@
 what starting a program takes              Campaign.set_overhead
 one option of every segment                so that there is a plan at any moment
 the options that may be best               Explorer, or all of them
+reshardings                                between the fastest of them: no plan has them without
 training state split further               of the fastest option; where memory counts, of several
 reshardings                                every pair of layouts at a boundary
 the fastest options alone                  of segments measured as two in a row
@@ -14,7 +15,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jax.sharding import Mesh
@@ -39,43 +40,22 @@ from cfp.profile.requests import (
     resharding_request,
 )
 from cfp.profile.runner import Runner
+from cfp.profile.scope import Scope
+from cfp.profile.states import measure_states, memory_counts
 from cfp.profile.store import Store
 from cfp.profile.turns import Effort, OutOfTime
 
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
+HURRIED = 2  # the same with a budget: what was measured soon steers what is
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured
-FINALISTS = 6  # options of a segment that are tried with their state split, where memory counts
-GAINING = 3  # so many of them where that gains
 LEFT = 0.3  # of the budget, at the least, for the full steps that follow
 LEFT_AT_MOST = 0.5
 EXPLORED = 0.8  # of the rest, at the most, is over when exploring options ends
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """What to measure.
-
-    `states` are the ways training state may lie. `lean` measures ZeRO-1 and FSDP of all finalists,
-    as happens where the fastest options would exceed `memory_limit_bytes`. With `exhaustive` every
-    option is measured (of a segment that has more than `sample`, so many at random); otherwise
-    those that may be best. `budget_s` bounds the whole, of which a part is left to the `full_steps`
-    that are to be measured after it. `outer`, one candidate per block of the step, is what the
-    mesh's first axis must split.
-    """
-
-    states: tuple[State, ...] = tuple(State)
-    lean: bool = False
-    exhaustive: bool = False
-    sample: int | None = None
-    budget_s: float | None = None
-    full_steps: int = 0
-    memory_limit_bytes: float | None = None
-    outer: tuple[int | None, ...] = ()
 
 
 def measure(
@@ -131,6 +111,7 @@ class _Profiler:
             ("the first option of every segment", self._first),
             ("reshardings", self._reshard),
             ("options that may be faster", self._explore),
+            ("reshardings", self._reshard_leading),
             ("training state split further", self._states),
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
@@ -197,10 +178,11 @@ class _Profiler:
         explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))
+        batch = BATCH if self.scope.budget_s is None else HURRIED
         while True:
             batches = []
             for kind in self.kinds:
-                more = [] if self.finished[kind.index] else explorers[kind.index].ask(BATCH)
+                more = [] if self.finished[kind.index] else explorers[kind.index].ask(batch)
                 batches.append([(kind, option) for option in more])
                 self.finished[kind.index] = not more
             in_turn = itertools.chain(*itertools.zip_longest(*batches))
@@ -210,8 +192,6 @@ class _Profiler:
             self.ledger.measure(asked)
             for kind, option in asked:
                 self._tell(explorers[kind.index], kind, option)
-            if self.scope.budget_s is not None:  # what was found is of use when it ends
-                self._reshard(LEADING)
 
     def _tell(self, explorer: OptionExplorer, kind: Kind, option: Option) -> None:
         cost = self.ledger.cost(kind, option)
@@ -222,53 +202,12 @@ class _Profiler:
             explorer.tell(option, max(time_s, RESOLUTION_S), cost.rough)
 
     def _states(self) -> None:
-        """Where memory counts, of all finalists. Else of the fastest, and of the others only if it
-        gains: replicated optimizer state is updated on every device."""
-        states = [state for state in self.scope.states if state is not State.BLOCK]
-        thorough = self.scope.lean or self._exceeds()
-        self.tight = thorough
-        if thorough:
-            states = [State.ZERO1, State.FSDP]
-        for kind in self.kinds:
-            finalists = self._finalists(kind)
-            some = finalists if thorough else finalists[:1]
-            self._measure_states(kind, some, states)
-            for state in states if not thorough else ():
-                if finalists and self._gains(kind, finalists[0], state):
-                    self._measure_states(kind, finalists[1:GAINING], [state])
+        self.tight = memory_counts(self.analysis, self.ledger, self.scope)
+        measure_states(self.ledger, self.scope, thorough=self.tight)
 
-    def _measure_states(
-        self, kind: Kind, options: Sequence[Option], states: Sequence[State]
-    ) -> None:
-        """Not those that leave everything as it lies: there may be nothing to split further."""
-        wanted = []
-        for option in options:
-            known = [self.ledger.layouts[kind.index][option]]
-            for state in states:
-                found = kind.layouts(_with(option, state))
-                if found not in known:
-                    known.append(found)
-                    wanted.append((kind, _with(option, state)))
-        self.ledger.measure(wanted)
-
-    def _gains(self, kind: Kind, option: Option, state: State) -> bool:
-        before, after = self.ledger.cost(kind, option), self.ledger.cost(kind, _with(option, state))
-        return before is not None and after is not None and after.time_s < before.time_s
-
-    def _exceeds(self) -> bool:
-        """The fastest option of every segment, together, needs more than the limit."""
-        kept = scratch = 0
-        copies = 1 if self.analysis.graph.donated else 2  # old and new training state at once
-        for kind in self.kinds:
-            finalists = self._finalists(kind)
-            cost = self.ledger.cost(kind, finalists[0]) if finalists else None
-            if cost is not None:
-                happens = len(self.analysis.distinct_segments[kind.index].occurrences)
-                stored = cost.memory.stored_bytes * (copies - 1)
-                kept += (cost.memory.kept_bytes + stored) * happens
-                scratch = max(scratch, cost.memory.scratch_bytes)
-        limit = self.scope.memory_limit_bytes
-        return limit is not None and kept + scratch > limit
+    def _reshard_leading(self) -> None:
+        """Before anything else that a budget may have no time for."""
+        self._reshard(LEADING)
 
     def _reshard(self, leading: int | None = None) -> None:
         """Every pair of layouts that options on the two sides of a boundary may need, those of fast
@@ -296,15 +235,12 @@ class _Profiler:
         states = State if self.tight else (State.BLOCK,)
         for kind in self.kinds:
             if kind.chained is not None:
-                for option in itertools.chain(*(self._finalists(kind, s)[:ALONE] for s in states)):
+                fastest = (self.ledger.ranked(kind, state)[:ALONE] for state in states)
+                for option in itertools.chain(*fastest):
                     layouts = self.ledger.layouts[kind.index][option]
                     (request,) = cut_requests(self.machine, self.mesh, kind, option, layouts)
                     self.ledger.alone[kind.index][option] = request
         self.campaign.measure(request for found in self.ledger.alone for request in found.values())
-
-    def _finalists(self, kind: Kind, state: State = State.BLOCK) -> list[Option]:
-        """The fastest options; more of them where everything is measured."""
-        return self.ledger.ranked(kind, state)[: FINALISTS * (2 if self.scope.exhaustive else 1)]
 
     def _profile(self) -> Profile:
         campaign = self.campaign
@@ -327,10 +263,6 @@ class _Profiler:
             seconds=time.monotonic() - self.start,
             missing=tuple(dict.fromkeys(self.missing)),
         )
-
-
-def _with(option: Option, state: State) -> Option:
-    return Option(option.combo, state)
 
 
 def _first(kind: Kind) -> Option:

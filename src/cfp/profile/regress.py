@@ -9,13 +9,9 @@ as the bytes it sends, let expect at rates that fit the measurements (`fit_rates
 Gaussian a priori, so this is Bayesian linear regression on one-hot features; it is computed in its
 dual form, where two combinations covary by the effects they share (`covariances`): there are few
 measurements and possibly many features. `rest` is every other set of blocks, weighted equally. The
-scales of the effects, g itself and whether counts say anything come from a grid, weighted by
-marginal likelihood (`fit`); the predictions of the best few models are mixed (`Surrogate`).
-
-On a mesh of several axes a block is split on each of them, and "block" above stands for a block on
-one axis (a factor). Between devices that are equally near, a split costs much the same on either
-axis, so part of each effect may be common to all axes (`_common`): what was measured on one then
-says something of the others. Whether it is, the grid decides too.
+scales of the effects, what of them all axes of a mesh have in common (`effects`), g itself and
+whether counts say anything come from a grid, weighted by marginal likelihood (`fit`); the
+predictions of the best few models are mixed (`Surrogate`).
 
 "At least" values are replaced by their expectation given the rest and the bound (`_imputed`). What
 failed, or takes over `FAR` times the best, is not fitted: how bad the bad ones are must not bend
@@ -25,18 +21,16 @@ the model where it matters. `feasibility` learns from the same effects which com
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int64]
+from cfp.profile.combos import Array, Points
+from cfp.profile.effects import Effects, covariances, own_variances
+
 Flags = NDArray[np.bool_]
-Combo = tuple[int, ...]
-Pairs = tuple[tuple[int, int], ...]
 
 FAR = 2.5
 UNARY_SD = (0.1, 0.25, 0.6)
@@ -48,104 +42,6 @@ COMMON = (0.0, 0.3)  # of the variance of an effect, the share that all axes hav
 MEAN_SD = 1.0
 KEPT_MODELS = 4
 CHUNK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """Which factors act together: `pairs` of them. Each block has `axes` factors in a row."""
-
-    pairs: Pairs
-    axes: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Combinations as rows, each with its counts, (points, counts); there may be none."""
-
-    rows: Rows
-    counts: Array
-
-    def take(self, index: NDArray[np.intp] | slice) -> Points:
-        return Points(self.rows[index], self.counts[index])
-
-    def plus(self, other: Points) -> Points:
-        return Points(
-            np.concatenate([self.rows, other.rows]), np.concatenate([self.counts, other.counts])
-        )
-
-
-def combos_of(rows: Rows) -> list[Combo]:
-    return [tuple(row) for row in rows.tolist()]
-
-
-def around(rows: Rows, sizes: Sequence[int]) -> Rows:
-    """The rows, and all that differ from one of them in one block."""
-    steps = [np.repeat(rows, size, axis=0) for size in sizes]
-    for block, size in enumerate(sizes):
-        steps[block][:, block] = np.tile(np.arange(size), len(rows))
-    return distinct(np.concatenate(steps))
-
-
-def distinct(rows: Rows) -> Rows:
-    """Each row once. Found by a hash of 63 bits: numpy's own way sorts the rows whole."""
-    weights = np.random.default_rng(0).integers(1, 2**62, rows.shape[1])
-    _, first = np.unique(rows @ weights, return_index=True)
-    return rows[first]
-
-
-def covariances(left: Points, right: Points, effects: Effects) -> Array:
-    """(5, left, right): covariance by unary, paired, remaining effects, and by the unary and paired
-    effects that axes have in common, each of scale 1."""
-    return _parts(left.rows[:, None], right.rows, effects)
-
-
-def _variances(points: Points, effects: Effects) -> Array:
-    """(5, points): the covariances of each point with itself."""
-    return _parts(points.rows, points.rows, effects)
-
-
-def _parts(left: Rows, right: Rows, effects: Effects) -> Array:
-    """The covariances of rows with rows, of any shapes that numpy broadcasts."""
-    same = left == right
-    factors, pairs = same.shape[-1], effects.pairs
-    unary = same.sum(-1, dtype=np.float64)
-    paired = np.zeros_like(unary)
-    for i, j in pairs:
-        paired += same[..., i] & same[..., j]
-    remaining = 2.0**unary - 1 - unary - paired
-    sets = 2.0**factors - 1 - factors - len(pairs)
-    common = _common(left, right, effects) if effects.axes > 1 else (unary, paired)
-    return np.stack(
-        [
-            unary / factors,
-            paired / max(1, len(pairs)),
-            remaining / max(1.0, sets),
-            common[0] / factors,
-            common[1] / max(1, len(pairs)),
-        ]
-    )
-
-
-def _common(left: Rows, right: Rows, effects: Effects) -> tuple[Array, Array]:
-    """On how many axes of the one a split stands that the other has on some axis, counted for each
-    axis of the other; and so for pairs. Two splits of one block are a pair in either order."""
-    axes = range(effects.axes)
-    meet = {
-        (a, b): left[..., a :: len(axes)] == right[..., b :: len(axes)]
-        for a, b in itertools.product(axes, axes)
-    }
-    unary = sum((both.sum(-1, dtype=np.float64) for both in meet.values()), np.zeros(()))
-    paired = np.zeros_like(unary)
-    for i, j in effects.pairs:
-        (first, a), (second, c) = divmod(i, len(axes)), divmod(j, len(axes))
-        if first == second:
-            for b, d in itertools.combinations(axes, 2):
-                straight = meet[a, b][..., first] & meet[c, d][..., first]
-                paired += straight | (meet[a, d][..., first] & meet[c, b][..., first])
-        else:
-            for b in axes:
-                paired += meet[a, b][..., first] & meet[c, b][..., second]
-    return unary, paired
 
 
 def normal_pdf(z: Array) -> Array:
@@ -227,7 +123,7 @@ class Surrogate:
             about = self.y.mean(1, keepdims=True) + self._expected(part)
             means.append(about + np.einsum("cn,cnm->cm", self.alpha, cross))
             explained = ((self.factor @ cross) ** 2).sum(1)
-            total = self.variances @ _variances(part, self.effects) + MEAN_SD**2
+            total = self.variances @ own_variances(part, self.effects) + MEAN_SD**2
             sds.append(np.sqrt(np.maximum(total - explained, 1e-8)))
         return np.concatenate(means, 1), np.concatenate(sds, 1)
 

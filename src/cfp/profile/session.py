@@ -6,58 +6,42 @@ both are under way at once: training steps repeat their layers, and compiling is
 Processes that run the same programs compile a part of them each (`exchange`).
 
 A run is timed from the call until every result is ready on every device; where other processes run
-their part of it, all line up first. Results that go round
-replace the arguments they were donated from, as in a training loop; all else is made at the first
-run and kept. Nothing here warms up, repeats or averages.
+their part of it, all line up first. Results that go round replace the arguments they were donated
+from, as in a training loop; all else is made at the first run and kept. Nothing here warms up,
+repeats or averages.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
-import re
 import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.export
-import jax.numpy as jnp
-import numpy as np
-import numpy.typing as npt
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
 from cfp.profile import xplane
 from cfp.profile.exchange import Exchange
-from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
+from cfp.profile.executable import Executable, executable_of, lower, make_input, reason
+from cfp.profile.job import Compiled, Failed, Job, Shares
 from cfp.profile.line_up import line_up, local_devices
-from cfp.segments.fill import SEED, Fill
 
-POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
-_NAMES = re.compile(r'jax\.result_info = "[^"]*"|@call_exported_\w+')  # what is said of a program
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Executable:
-    call: jax.stages.Compiled
-    shardings: tuple[Sharding, ...]
-    memory: Memory
 
 
 class _Program:
     """An executable, or why there is none; shared by the jobs that are the same program."""
 
     def __init__(self) -> None:
-        self.done: Future[_Executable | str] = Future()
+        self.done: Future[Executable | str] = Future()
 
 
 class _Entry:
@@ -69,7 +53,7 @@ class _Entry:
         self.seconds = 0.0  # that compiling took, if it was for this job and here
         self.name = ""  # in the exchange
         self.task: Future[None] | None = None
-        self.done: Future[_Executable | str] = Future()
+        self.done: Future[Executable | str] = Future()
         self.program: _Program | None = None
         self.inputs: list[jax.Array] | None = None
 
@@ -115,7 +99,7 @@ class Session:
             return Failed(key, executable)
         wait: Any = jax.block_until_ready
         try:
-            inputs = entry.inputs or [*map(_make, entry.job.inputs, executable.shardings)]
+            inputs = entry.inputs or [*map(make_input, entry.job.inputs, executable.shardings)]
             entry.inputs = None  # some are donated: if the run fails, they are gone
             wait(inputs)
             self._line_up()
@@ -125,7 +109,7 @@ class Session:
                 wait(results)
                 seconds = time.perf_counter() - start
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
-            return Failed(key, _reason(error))
+            return Failed(key, reason(error))
         for result, argument in entry.job.goes_round.items():
             inputs[argument] = results[result]
         entry.inputs = None if entry.job.frees else inputs
@@ -146,7 +130,7 @@ class Session:
             try:
                 jax.profiler.start_trace(folder, profiler_options=options)
             except Exception as error:  # noqa: BLE001 - someone else is profiling: not our failure
-                _log.warning("No traces: the profiler did not start: %s", _reason(error))
+                _log.warning("No traces: the profiler did not start: %s", reason(error))
                 for key in keys:
                     if key not in failed:
                         self.run(key)
@@ -189,9 +173,9 @@ class Session:
             self._started(entry.job.key)
         start = time.perf_counter()
         try:
-            lowered, digest = _lower(entry.job, self._mesh)
+            lowered, digest = lower(entry.job, self._mesh)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
-            self._finish(entry, _reason(error))
+            self._finish(entry, reason(error))
             return
         with self._lock:
             program = self._programs.get(digest)
@@ -223,15 +207,15 @@ class Session:
     ) -> None:
         """With a `start`, what it takes from then on is what compiling takes."""
         try:
-            made: _Executable | str = _executable(compiled(), entry.job)
+            made: Executable | str = executable_of(compiled(), entry.job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
             with self._lock:
                 del self._programs[digest]  # asked for again, it is tried again
-            made = _reason(error)
+            made = reason(error)
         entry.seconds = 0.0 if start is None else time.perf_counter() - start
         program.done.set_result(made)
 
-    def _finish(self, entry: _Entry, executable: _Executable | str) -> None:
+    def _finish(self, entry: _Entry, executable: Executable | str) -> None:
         key = entry.job.key
         entry.done.set_result(executable)
         with self._lock:
@@ -241,79 +225,3 @@ class Session:
             self._emit(Failed(key, executable))
         else:
             self._emit(Compiled(key, entry.seconds, executable.memory))
-
-
-def _lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
-    """The program, ready to be compiled, and a name for it by content."""
-    exported = jax.export.deserialize(bytearray(job.module))
-    call: Any = exported.call
-    shape: Any = jax.ShapeDtypeStruct
-    given = [shape(fill.shape, jnp.dtype(fill.dtype)) for fill in job.inputs]
-    takes = [shape(aval.shape, aval.dtype) for aval in exported.in_avals]
-    gives = [shape(aval.shape, aval.dtype) for aval in exported.out_avals]
-    if given != takes:
-        raise ValueError(f"the program takes {takes}, and the job gives {given}")
-    if any(gives[result] != takes[argument] for result, argument in job.goes_round.items()):
-        raise ValueError(f"results {gives} cannot go round as arguments {takes}: {job.goes_round}")
-
-    def program(*flat: Any) -> tuple[Any, ...]:
-        arguments, named = jax.tree.unflatten(exported.in_tree, flat)
-        return tuple(jax.tree.leaves(call(*arguments, **named)))
-
-    wrapped = jax.jit(
-        program,
-        in_shardings=tuple(exported.in_shardings_jax(mesh)),
-        out_shardings=tuple(exported.out_shardings_jax(mesh)),
-        donate_argnums=tuple(sorted(job.goes_round.values())),
-    )
-    lowered = wrapped.lower(*takes)
-    # as text: it has no locations, but shardings and donations
-    text = _NAMES.sub("", lowered.as_text()) + str(sorted(job.goes_round.items()))
-    return lowered, hashlib.sha256(text.encode()).hexdigest()
-
-
-def _executable(compiled: jax.stages.Compiled, job: Job) -> _Executable:
-    shardings = tuple(jax.tree.leaves(compiled.input_shardings))
-    results = jax.tree.leaves(compiled.output_shardings)
-    for result, argument in job.goes_round.items():
-        there, back = shardings[argument], results[result]
-        if not back.is_equivalent_to(there, len(job.inputs[argument].shape)):
-            raise ValueError(
-                f"result {result} cannot go round as argument {argument}: "
-                f"one is in {back}, the other in {there}"
-            )
-    memory = compiled.memory_analysis()
-    if memory is None:
-        raise ValueError("this backend does not say how much memory a program needs")
-    needs = Memory(
-        argument_bytes=memory.argument_size_in_bytes,
-        output_bytes=memory.output_size_in_bytes,
-        temporary_bytes=memory.temp_size_in_bytes,
-        aliased_bytes=memory.alias_size_in_bytes,
-    )
-    return _Executable(compiled, shardings, needs)
-
-
-def _make(fill: Fill, sharding: Sharding) -> jax.Array:
-    """An input, shard by shard: a host whose memory is not its devices' never has more than one."""
-    pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(SEED))
-    device: Any = next(iter(sharding.device_set))
-    made: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # shards are mostly of one shape
-
-    def shard(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
-        parts = zip(index or (), fill.shape, strict=True)
-        shape = tuple(len(range(*part.indices(size))) for part, size in parts)
-        if shape not in made:
-            made[shape] = np.resize(pool, shape)
-        return made[shape].copy() if device.platform == "cpu" else made[shape]
-
-    return jax.make_array_from_callback(fill.shape, sharding, shard)
-
-
-def _reason(error: Exception) -> str:
-    """An exception in one line."""
-    text = str(error).strip()
-    line = text.splitlines()[0].strip() if text else type(error).__name__
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return f"out of memory: {line}"
-    return line

@@ -1,0 +1,107 @@
+"""The combinations of a segment: listed, or, where there are too many, searched.
+
+Over `ENUMERATED` combinations are not listed: they are reached from some starts, such as the best
+known, by steps of one block (`Space._climb`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from cfp.profile.combos import Array, Combo, Points, Rows, around, combos_of, distinct
+from cfp.profile.regress import Surrogate
+
+ENUMERATED = 40_000
+BEAM = 48
+
+
+class Space:
+    """Of all combinations of `sizes` those that `exist` (default: all): `size` of them, or fewer
+    where they are not listed. `interface` is what the neighbours of the segment see of one, and
+    `counts` has, for rows of them, numbers that may explain their times."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        interface: Callable[[Combo], Hashable],
+        counts: Callable[[Rows], Array] | None,
+        exists: Callable[[Combo], bool] | None,
+    ) -> None:
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"`sizes` must be one or more per block, not {list(sizes)}.")
+        self.sizes = tuple(sizes)
+        self.counted = counts is not None
+        self._ranges = [range(size) for size in self.sizes]
+        self._interface = interface
+        self._counts = counts
+        self._exists = exists
+        self._labels: dict[Hashable, int] = {}
+        self._listed: tuple[Points, Rows] | None = None
+        self.size = math.prod(self.sizes)
+        self._small = self.size <= ENUMERATED
+        if self._small and exists is not None:
+            self.size = len(self._every())
+
+    def __contains__(self, combo: Combo) -> bool:
+        """Whether it is a combination of the sizes; it may not exist."""
+        return len(combo) == len(self.sizes) and all(map(range.__contains__, self._ranges, combo))
+
+    def exists(self, combo: Combo) -> bool:
+        return self._exists is None or self._exists(combo)
+
+    def label(self, combo: Combo) -> int:
+        """The number of its interface."""
+        return self._labels.setdefault(self._interface(combo), len(self._labels))
+
+    @property
+    def labels(self) -> int:
+        """So many interfaces were met."""
+        return len(self._labels)
+
+    def points(self, combos: Sequence[Combo] | Rows) -> Points:
+        rows = np.array(combos, dtype=np.int64).reshape(-1, len(self.sizes))
+        none = np.zeros((len(rows), 0))
+        return Points(rows, none if self._counts is None else self._counts(rows))
+
+    def candidates(
+        self, model: Surrogate | None, starts: Sequence[Combo], seed: int
+    ) -> tuple[Points, Rows]:
+        """All there are, or those that the model leads to; and their labels."""
+        if self._listed is not None:
+            return self._listed
+        rows = self._every() if self._small else self._existing(self._climb(model, starts, seed))
+        found = self.points(rows), np.array([self.label(combo) for combo in combos_of(rows)])
+        self._listed = found if self._small else None
+        return found
+
+    def _every(self) -> Rows:
+        return self._existing(np.argwhere(np.ones(self.sizes)))
+
+    def _existing(self, rows: Rows) -> Rows:
+        if self._exists is None:
+            return rows
+        return rows[[self._exists(combo) for combo in combos_of(rows)]]
+
+    def _climb(self, model: Surrogate | None, starts: Sequence[Combo], seed: int) -> Rows:
+        """All that is seen when the starts, and some others, improve by one block at a time."""
+        rng = np.random.default_rng(seed)
+        others = rng.integers(0, self.sizes, (BEAM, len(self.sizes)))
+        beam = np.concatenate([np.array(starts).reshape(-1, len(self.sizes)), others]).astype(int)
+        pool = distinct(beam)
+        for _ in range(2 * len(self.sizes)):
+            if model is None:
+                break
+            seen = around(beam, self.sizes)
+            mean, sd = model.relative(*model.moments(self.points(seen)))
+            labels = np.array([self.label(combo) for combo in combos_of(seen)])
+            order = np.argsort(mean - sd, kind="stable")
+            _, first = np.unique(labels[order], return_index=True)  # the best of each interface
+            kept = np.unique(np.concatenate([order[np.sort(first)[:BEAM]], order[:BEAM]]))
+            pool = distinct(np.concatenate([pool, seen]))
+            before, beam = beam, seen[kept]
+            if np.array_equal(before, beam):
+                break
+        return pool
