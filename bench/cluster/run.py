@@ -11,6 +11,7 @@ from bench.cluster.spec import Spec
 from cfp.cli_cluster import start, wait_all
 
 PORT = 47321  # in namespaces of their own, any port is free
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -21,7 +22,7 @@ def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # so that the cluster is torn down
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in ENDING}
     try:
         with made(spec) as places:
             at = [

@@ -74,7 +74,7 @@ def launch(processes: int, command: tuple[str, ...]) -> None:
         for index in range(processes):
             who = (address, str(processes), str(index))
             started.append(start(command, who, shown=index == 0))
-    except CfpError:
+    except BaseException:  # Ctrl-C too: nobody waits for them yet
         for one in started:
             one.process.kill()
         raise

@@ -101,6 +101,7 @@ class Explorer:
         self._interface = interface
         self._told: dict[Combo, Told] = {}
         self._asked: dict[Combo, None] = {}
+        self._covering = 0  # of those asked for
         most = max(self.limit // 2, *self.sizes, 1)
         design = covering(self.sizes, self.effects.pairs, most)
         self._design = [combo for combo in design if self.space.exists(combo)]
@@ -160,12 +161,14 @@ class Explorer:
             room = min(room, self.limit - out)
         most = max(0, min(count, room))
         leads = self.space.counted and self.best is not None
-        picks = self._uncovered(math.ceil(most / COVERING) if leads else most)
+        share = (out + most) // COVERING - self._covering if leads else most
+        picks = self._uncovered(min(share, most))
+        self._covering += len(picks)
         if len(picks) < most and (leads or 2 * len(self._told) >= len(self._design)):
             self._asked.update(dict.fromkeys(picks))
-            share = math.ceil((room - len(picks)) / AT_ONCE)
+            some = math.ceil((room - len(picks)) / AT_ONCE)
             # first: a budget may end before the rest is measured
-            picks = self._promising(min(count - len(picks), share)) + picks
+            picks = self._promising(min(count - len(picks), some)) + picks
         self._asked.update(dict.fromkeys(picks))
         if not picks and not self._asked:
             if len(self._told) == self.space.size:
