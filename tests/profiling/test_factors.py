@@ -210,6 +210,10 @@ def test_what_is_sent_leads_to_the_best_in_few_programs() -> None:
         explorer.tell((0,) * 8, table.truth[(0,) * 8])
         times = [table.truth[combo] or math.inf for combo in explorer.ask(8)]
         assert np.mean(times[:4]) < np.mean(times[4:]), "what promises most comes first"
+        few = explorer_of_layers(20, counts)
+        few.tell((0,) * 8, table.truth[(0,) * 8])
+        two = [table.truth[combo] or math.inf for combo in few.ask(2)]
+        assert np.mean(two) < np.mean(times[4:]), "and is all that is asked for first"
         found.append(regret(explorer_of_layers(20, counts), table))
         without.append(regret(explorer_of_layers(20), table))
     assert np.mean(found) < 0.1

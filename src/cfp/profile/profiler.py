@@ -47,7 +47,7 @@ from cfp.profile.turns import Effort, OutOfTime
 
 IDLE = (2, 64)  # arguments of the programs that do nothing
 BATCH = 8  # options asked of an explorer at once
-HURRIED = 2  # the same with a budget: what was measured soon steers what is
+HURRIED = 4  # with a budget, of all explorers: what was measured soon steers what is
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured
@@ -149,8 +149,7 @@ class _Profiler:
         step_s = compile_s = 0.0
         for kind in self.kinds:
             happens = len(self.analysis.distinct_segments[kind.index].occurrences)
-            cost = self.ledger.cost(kind, _first(kind))
-            step_s += happens * (0.0 if cost is None else cost.time_s)
+            step_s += self._takes_s(kind, _first(kind))
             in_a_row = 1 if kind.chained is None else 2
             for request in self.ledger.ask(kind, _first(kind)):
                 compile_s += happens * self.campaign.known[request.key].compile_s / in_a_row
@@ -178,11 +177,10 @@ class _Profiler:
         explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))
-        batch = BATCH if self.scope.budget_s is None else HURRIED
         while True:
             batches = []
-            for kind in self.kinds:
-                more = [] if self.finished[kind.index] else explorers[kind.index].ask(batch)
+            for kind, count in zip(self.kinds, self._batches(), strict=True):
+                more = [] if self.finished[kind.index] else explorers[kind.index].ask(count)
                 batches.append([(kind, option) for option in more])
                 self.finished[kind.index] = not more
             in_turn = itertools.chain(*itertools.zip_longest(*batches))
@@ -192,6 +190,22 @@ class _Profiler:
             self.ledger.measure(asked)
             for kind, option in asked:
                 self._tell(explorers[kind.index], kind, option)
+
+    def _batches(self) -> list[int]:
+        """How many options to try of each segment: with a budget by the share of a step that its
+        occurrences take."""
+        if self.scope.budget_s is None:
+            return [BATCH] * len(self.kinds)
+        fastest = [next(iter(self.ledger.ranked(kind)), _first(kind)) for kind in self.kinds]
+        times_s = [*map(self._takes_s, self.kinds, fastest)]
+        total_s = max(sum(times_s), RESOLUTION_S)
+        return [max(1, math.ceil(HURRIED * time_s / total_s)) for time_s in times_s]
+
+    def _takes_s(self, kind: Kind, option: Option) -> float:
+        """In a step, where all occurrences of the segment choose it; 0 where it does not run."""
+        cost = self.ledger.cost(kind, option)
+        happens = len(self.analysis.distinct_segments[kind.index].occurrences)
+        return 0.0 if cost is None else happens * cost.time_s
 
     def _tell(self, explorer: OptionExplorer, kind: Kind, option: Option) -> None:
         cost = self.ledger.cost(kind, option)
