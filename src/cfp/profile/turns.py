@@ -24,7 +24,7 @@ AGREEING = 6  # runs of each, if they are to end the rounds: so many bound a med
 FEW = 3  # runs that make a measurement where more would take too long
 TRACED = 2  # runs under the profiler; of a program that takes `LONG_S`, one
 LONG_S = 0.1
-UNMARKED_S = 0.5  # a run of so long has outlived what ran before it
+UNMARKED_S = 0.5  # a run of so long is not marked by what ran before it: `bench.following`
 
 
 class OutOfTime(Exception):
