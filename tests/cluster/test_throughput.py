@@ -26,7 +26,10 @@ def missed(*rows: Planned) -> list[str]:
 
 GPT = {batch: Cell("gpt", batch, "slow_200mbit", "4") for batch in (4, 16)}
 FAST = Cell("gpt", 4, "unshaped", "4")
-LOST = {Cell(model, 16, "unshaped", "2x4") for model in ("bert", "llama")}
+LOST = {
+    Cell(model, batch, "unshaped", "2x4")
+    for model, batch in (("bert", 16), ("llama", 16), ("moe", 4), ("moe", 8))
+}
 
 
 def test_the_kept_results_meet_them() -> None:
