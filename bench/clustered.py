@@ -28,7 +28,7 @@ from cfp.cli_cluster import VARIABLES
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
 from cfp.models import config, make_step
-from cfp.profile.confidence import median_interval, ratios
+from cfp.profile.confidence import level
 from cfp.trace import trace
 from cfp.training.flops import model_flops
 
@@ -119,10 +119,8 @@ class Planned:
         )
 
     def ties(self, name: str, other: str) -> bool:
-        """1 is in the 95 % interval of the ratio of their times, round by round."""
-        found = ratios(self.steps[name].runs_s, self.steps[other].runs_s)
-        low, high = median_interval(found) if found else (math.inf, math.inf)
-        return low <= 1.0 <= high
+        """Which is faster cannot be told; where runs were not kept nothing is a tie."""
+        return level(self.steps[name].runs_s, self.steps[other].runs_s) is True
 
 
 def run_inside(cluster: str, module: str, words: Sequence[str], file: Path) -> Any:

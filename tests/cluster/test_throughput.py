@@ -1,4 +1,4 @@
-"""The targets of `bench.throughput` can be missed, and the results that are kept meet them."""
+"""The targets of `bench.throughput` can be missed, and which cells of those kept miss them."""
 
 from __future__ import annotations
 

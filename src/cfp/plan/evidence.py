@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cfp.plan.fields import Fields
-from cfp.profile.confidence import median_interval, ratios
+from cfp.profile.confidence import level
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,8 @@ class MeasuredStep:
     runs_s: tuple[float, ...] = ()
 
     def ties(self, other: MeasuredStep) -> bool:
-        """Which of the two is faster cannot be told: 1 is in the interval of their ratio."""
-        found = ratios(self.runs_s, other.runs_s)
-        low, high = median_interval(found) if found else (1.0, 1.0)
-        return low <= 1.0 <= high
+        """Which of the two is faster cannot be told; nor where runs were not kept."""
+        return level(self.runs_s, other.runs_s) is not False
 
 
 @dataclass(frozen=True, slots=True)

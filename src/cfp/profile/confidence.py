@@ -31,3 +31,12 @@ def ratios(runs: Sequence[float], others: Sequence[float]) -> list[float]:
     """Round by round, of two programs that ran in turn: what slowed both down cancels out. Their
     median has an interval as that of any runs has."""
     return [a / b for a, b in zip(runs, others, strict=False)]
+
+
+def level(runs: Sequence[float], others: Sequence[float]) -> bool | None:
+    """Which is faster cannot be told: 1 is in the interval of their ratio. None: no round of both."""
+    found = ratios(runs, others)
+    if not found:
+        return None
+    low, high = median_interval(found)
+    return low <= 1.0 <= high
