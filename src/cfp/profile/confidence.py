@@ -34,7 +34,7 @@ def ratios(runs: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def level(runs: Sequence[float], others: Sequence[float]) -> bool | None:
-    """Which is faster cannot be told: 1 is in the interval of their ratio. None: no common round."""
+    """1 is in the interval of their ratio: none is clearly faster. None: they share no round."""
     found = ratios(runs, others)
     if not found:
         return None
