@@ -13,7 +13,7 @@ from cfp.profile.profiler import EXPLORED, LEFT, LEFT_AT_MOST
 from cfp.profile.states import FINALISTS, GAINING
 from tests.profiling.cases import model, two_products
 from tests.profiling.fake_runner import Clock, FakeRunner, clock
-from tests.profiling.steps import measured
+from tests.profiling.steps import analysed, measured
 
 __all__ = ["clock"]
 SLOW = {"segment 0": 3.0, "idle": 0.1}
@@ -125,3 +125,24 @@ def test_a_budget_leaves_time_for_full_steps(
     measured(runner, tmp_path, analysis=two_products(), budget_s=BUDGET_S, full_steps=full_steps)
     explored_s = EXPLORED * (1 - left) * BUDGET_S
     assert explored_s <= clock.now - start <= explored_s + 2 * SLOW["segment 0"]
+
+
+def test_a_budget_is_for_a_plan_before_it_is_for_full_steps(clock: Clock, tmp_path: Path) -> None:
+    """One option of every segment and the reshardings between them may take all of it."""
+    layers = analysed(layers=4)
+    first = "the first option of every segment"
+    ends = []
+    for budget_s in range(5, 50, 5):
+        missing = []
+        for full_steps in (0, 9):
+            runner = FakeRunner(clock, {"idle": 0.1, "segment": 3.0, "chained segment": 6.0})
+            folder = tmp_path / f"{budget_s} {full_steps}"
+            profile = measured(
+                runner, folder, analysis=layers, budget_s=budget_s, full_steps=full_steps
+            )
+            missing.append(first in profile.missing)
+            assert missing[-1] != all(segment.costs for segment in profile.segments)
+        assert missing[0] == missing[1]
+        ends += missing[:1]
+    assert ends == sorted(ends, reverse=True)
+    assert {*ends} == {True, False}

@@ -100,7 +100,7 @@ class _Profiler:
         self.machine = self.campaign.machine
         self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
-        self._leave(LEFT if self.scope.full_steps else 0.0)
+        self._leave(0.0)  # until there is a plan: without one nothing follows
         self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.crossings)
         self.finished = [False] * len(self.kinds)
         self.tight = False  # memory counts
@@ -135,9 +135,6 @@ class _Profiler:
 
     def _first(self) -> None:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
-        if self.scope.budget_s is not None and self.scope.full_steps:
-            needs = self.scope.full_steps * self._full_step_s() / self.scope.budget_s
-            self._leave(min(max(needs, LEFT), LEFT_AT_MOST))
 
     def _leave(self, share: float) -> None:
         """So much of the budget to what follows."""
@@ -156,7 +153,11 @@ class _Profiler:
         return full_step.runs(step_s) * step_s + compile_s
 
     def _explore(self) -> None:
-        """Leaves some of the budget for what else is measured of the best options."""
+        """Leaves some of the budget for full steps, and for what else is measured of the best
+        options."""
+        if self.scope.budget_s is not None and self.scope.full_steps:
+            needs = self.scope.full_steps * self._full_step_s() / self.scope.budget_s
+            self._leave(min(max(needs, LEFT), LEFT_AT_MOST))
         end = self.campaign.deadline
         self.campaign.deadline = self.start + EXPLORED * (end - self.start)
         try:
@@ -173,6 +174,7 @@ class _Profiler:
                     self.ledger.measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
+        self.campaign.check_time()
         self.campaign.progress.stage("counting what options send")
         explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
         for kind in self.kinds:
