@@ -1,4 +1,4 @@
-"""Bytes counted from layouts: as by hand, and as the compiler sends them."""
+"""Bytes and collectives counted from layouts: as by hand, and as the compiler sends them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,18 @@ def test_a_product_by_hand() -> None:
     assert rows == [2 * share * (16 * 4 * 4 + 4) for share in (1 / 2 / 4, 3 / 4)]
 
 
+def test_its_collectives_by_hand() -> None:
+    """However small: the scalar is one of them. An axis of one device has none."""
+    found = {split: count_product(split) for split in ("rows", "columns", "contracted")}
+    assert {split: some.collectives for split, some in found.items()} == {
+        "rows": [2],
+        "columns": [1],
+        "contracted": [1],
+    }
+    assert count_product("rows", (2, 4)).collectives == [2, 2]
+    assert count_product("rows", (1, 4)).collectives == [0, 2]
+
+
 def test_work_is_shared_by_the_devices_that_split_it() -> None:
     alone, four = count_product("rows", (1,)), count_product("rows")
     assert alone.sent_bytes == [0]
@@ -57,8 +69,8 @@ def test_work_is_shared_by_the_devices_that_split_it() -> None:
     assert four.written_bytes == alone.written_bytes - spared
 
 
-def compiled_bytes(kind: Kind, option: Option, mesh: Mesh) -> float:
-    """What the collectives of the compiled program send."""
+def compiled(kind: Kind, option: Option, mesh: Mesh) -> tuple[float, int]:
+    """What the collectives of the compiled program send, and for how many tensors."""
     (layouts,) = kind.layouts(option)
     exported = jax.export.deserialize(bytearray(lower(kind.cuts[0], layouts, mesh)))
     shape: Any = jax.ShapeDtypeStruct
@@ -68,12 +80,13 @@ def compiled_bytes(kind: Kind, option: Option, mesh: Mesh) -> float:
         out_shardings=exported.out_shardings_jax(mesh),
     )
     text = jitted.lower(*[shape(a.shape, a.dtype) for a in exported.in_avals]).compile().as_text()
-    sent = 0.0
+    sent, tensors = 0.0, 0
     for found in parse_collectives(text, mesh.size):
         size = len(found.groups[0])
         share = 1.0 if found.kind == ONCE else (size - 1) / size
         sent += (2 if found.kind == TWICE else 1) * share * found.bytes * found.times
-    return sent
+        tensors += len(found.pieces) * found.times
+    return sent, tensors
 
 
 @pytest.mark.parametrize("mesh_shape", [(4,), (2, 2)])
@@ -81,11 +94,16 @@ def test_it_is_what_the_compiler_sends(mesh_shape: tuple[int, ...]) -> None:
     devices = np.array(jax.devices()[:4]).reshape(mesh_shape)
     mesh = Mesh(devices, ("x", "y")[: len(mesh_shape)])
     (kind,) = kinds(two_products(mesh_shape))
-    counted, sent = [], []
+    counted, sent, collectives, tensors = [], [], [], []
     every = itertools.product(*(range(len(some)) for some in kind.strategies))
     for combo in itertools.islice(every, 0, None, 3 * len(mesh_shape) - 2):
         (layouts,) = kind.layouts(Option(combo))
-        counted.append(sum(count_traffic(kind.cuts[0].graph, layouts, mesh_shape).sent_bytes))
-        sent.append(compiled_bytes(kind, Option(combo), mesh))
+        found = count_traffic(kind.cuts[0].graph, layouts, mesh_shape)
+        counted.append(sum(found.sent_bytes))
+        collectives.append(sum(found.collectives))
+        there = compiled(kind, Option(combo), mesh)
+        sent.append(there[0])
+        tensors.append(there[1])
     assert np.corrcoef(counted, sent)[0, 1] > 0.95
     assert np.median(np.abs(np.array(counted) / sent - 1)) < 0.06
+    assert np.corrcoef(collectives, tensors)[0, 1] > 0.6  # some exchanges are compiled to several

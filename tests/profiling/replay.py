@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cfp.profile.combos import Array, Rows
 from cfp.profile.explore import COMPETITIVE, Combo, Explorer
 
 BATCH = 8
@@ -54,6 +55,19 @@ def explore(explorer: Explorer, table: Table, batch: int = BATCH) -> int:
         for combo in picks:
             explorer.tell(combo, table.measured.get(combo))
     return programs
+
+
+class Known:
+    """Counts that are exact at once."""
+
+    def __init__(self, counts: Callable[[Rows], Array]) -> None:
+        self._counts = counts
+
+    def __call__(self, rows: Rows) -> Array:
+        return self._counts(rows)
+
+    def exactly(self, combos: Iterable[Combo]) -> bool:
+        return False
 
 
 def replay(

@@ -49,7 +49,7 @@ def test_what_does_not_exist_adds_nothing() -> None:
 def test_every_segment_can_be_counted(name: str) -> None:
     for kind in kinds(CASES[name]()):
         counted = count_option(kind, random_option(kind, kind.index))
-        assert len(counted) == len(kind.mesh_shape) + 2
+        assert len(counted) == 2 * len(kind.mesh_shape) + 2
         assert (np.isfinite(counted) & (counted >= 0)).all()
         assert counted[-1] > 0  # something is written
 
@@ -72,5 +72,10 @@ def test_a_layer_on_two_axes() -> None:
     draw = random.Random(0)
     combos = [tuple(draw.randrange(size) for size in factors.sizes) for _ in range(40)]
     exact = [count_option(kind, Option(factors.join(combo) or ())) for combo in combos]
-    sent = np.array(exact)[:, :2].sum(1)
-    assert np.corrcoef(counts(np.array(combos))[:, :2].sum(1), sent)[0, 1] > 0.9
+    for some, least in ((slice(0, 2), 0.9), (slice(2, 4), 0.5)):  # bytes, collectives
+        sent = np.array(exact)[:, some].sum(1)
+        assert np.corrcoef(counts(np.array(combos))[:, some].sum(1), sent)[0, 1] > least
+    before = counts(np.array(combos))
+    assert counts.exactly(combos[:20])
+    assert not counts.exactly(combos[:20])
+    assert counts(np.array(combos)).tolist() == [*map(list, exact[:20]), *before[20:].tolist()]

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cfp.profile.combos import Array, Rows, combos_of
 from cfp.profile.covering import covering
 from cfp.profile.explore import Combo, Explorer, default_limit
-from tests.profiling.replay import Table, ends, explore, replay, synthesise
+from tests.profiling.replay import Known, Table, ends, explore, replay, synthesise
 
 LAYER = (3, 3, 3, 3)
 MOE = (3, 3, 3, 4, 4, 4, 4)
@@ -115,11 +115,42 @@ def test_counts_are_used() -> None:
     def odd(rows: Rows) -> Array:
         return (rows.sum(1, keepdims=True) % 2).astype(float)
 
-    told = [replay(t, limit=12, counts=partial(half, table=t)) for t in tables]
+    told = [replay(t, limit=12, counts=Known(partial(half, table=t))) for t in tables]
     none = [replay(t, limit=12) for t in tables]
-    useless = [replay(t, counts=odd) for t in tables[:5]]
+    useless = [replay(t, counts=Known(odd)) for t in tables[:5]]
     assert np.mean([r.regret for r in told]) < 0.5 * np.mean([r.regret for r in none])
     assert np.mean([r.regret for r in useless]) < 0.02
+
+
+class Rough(Known):
+    """Counts that are the times, but for errors of a half that `exactly` does away with."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        spread = np.random.default_rng(seed).lognormal(0, 0.5, table.sizes)
+        self.known = np.array([table.truth[combo] for combo in space(table.sizes)], dtype=float)
+        self.known = self.known.reshape(table.sizes)
+        self.counts = self.known * spread
+        self.counted: set[Combo] = set()
+        super().__init__(lambda rows: self.counts[tuple(rows.T)][:, None])
+
+
+class Sharpened(Rough):
+    def exactly(self, combos: Iterable[Combo]) -> bool:
+        new = {*combos} - self.counted
+        for combo in new:
+            self.counts[combo] = self.known[combo]
+        self.counted |= new
+        return bool(new)
+
+
+def test_what_leads_is_counted_exactly() -> None:
+    """So that no combination leads, or teaches what counts cost, by an error of its counts."""
+    tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(15)]
+    rough = [replay(t, limit=12, counts=Rough(t, i)).regret for i, t in enumerate(tables)]
+    sharpened = [Sharpened(t, i) for i, t in enumerate(tables)]
+    exact = [replay(t, limit=12, counts=c).regret for t, c in zip(tables, sharpened, strict=True)]
+    assert np.mean(exact) < 0.5 * np.mean(rough)
+    assert max(len(counts.counted) for counts in sharpened) < 80, "of 81, not all"
 
 
 # -- what it is told -------------------------------------------------------------------------------

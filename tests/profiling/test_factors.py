@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from cfp.profile.combos import Array, Rows, combos_of
 from cfp.profile.explore import Combo, Explorer
 from cfp.profile.factors import Factors
-from tests.profiling.replay import Table, explore, synthesise
+from tests.profiling.replay import Known, Table, explore, synthesise
 
 SPLITS = (0, 1, 2)
 Strategies = list[list[tuple[int | None, ...]]]
@@ -177,7 +178,7 @@ class Layer:
 LAYERS = [Layer(4, (2, 4), (1, 5)), Layer(1, (2, 4), (1, 20)), Layer(2, (2, 2), (1, 1))]
 
 
-def explorer_of_layers(limit: int, counts: Callable[[Rows], Array] | None = None) -> Explorer:
+def explorer_of_layers(limit: int, counts: Known | None = None) -> Explorer:
     factors = Factors([list(itertools.product(SPLITS, repeat=2))] * 4)
     return Explorer(
         factors.sizes,
@@ -203,9 +204,7 @@ def test_what_is_sent_leads_to_the_best_in_few_programs() -> None:
         counted = layer.counts(every).reshape((3,) * 8 + (2,))
         table = layer.times(0, unlike=0.25)
 
-        def counts(rows: Rows, known: Array = counted) -> Array:
-            return np.asarray(known[tuple(rows.T)])
-
+        counts = Known(partial(lambda known, rows: known[tuple(rows.T)], counted))
         explorer = explorer_of_layers(20, counts)
         explorer.tell((0,) * 8, table.truth[(0,) * 8])
         times = [table.truth[combo] or math.inf for combo in explorer.ask(8)]

@@ -2,8 +2,9 @@
 
 Bytes are those one device sends along each mesh axis, by the ring algorithms: with n devices on the
 axis and B bytes on each, a gather into B sends (n-1)/n B, a sum of B twice that, an exchange of the
-split dim (n-1)/n B. Compilers do better and worse than this; it says which programs are worth
-measuring, never what they take.
+split dim (n-1)/n B. Each of them is one collective of the axis, small ones too: to begin it takes
+time of its own, on fast networks most of it. Compilers do better and worse than this; it says which
+programs are worth measuring, never what they take.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from cfp.trace import Equation, Graph
 
 @dataclass
 class Traffic:
-    """Of one device: what it sends along each axis, its products' work, what it writes."""
+    """Of one device: what it sends along each axis, in how many collectives, its products' work,
+    what it writes."""
 
     mesh_shape: Shape
     sent_bytes: list[float] = field(init=False)
+    collectives: list[int] = field(init=False)
     flops: float = 0.0
     written_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         self.sent_bytes = [0.0] * len(self.mesh_shape)
+        self.collectives = [0] * len(self.mesh_shape)
 
     def send(self, axes: Sequence[int], local_bytes: float) -> None:
         """A gather into so many bytes, or half of their sum: over the last axis all of them, over
@@ -37,6 +41,7 @@ class Traffic:
         for axis in reversed(axes):
             size = self.mesh_shape[axis]
             self.sent_bytes[axis] += (size - 1) / size * local_bytes
+            self.collectives[axis] += size > 1
             local_bytes /= size
 
 

@@ -7,18 +7,19 @@ and the others put together from them: with x_S for b where the factors in S are
 
     f(x) ~ f(b) + Σ_i (f(x_i) - f(b)) + Σ_(i,j)∈pairs (f(x_ij) - f(x_i) - f(x_j) + f(b)).
 
-What does not exist adds nothing.
+What does not exist adds nothing. Such a sum may be far off: of the few that matter, as they were
+measured or lead, an explorer wants the counts themselves (`Counts.exactly`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from cfp.layouts.traffic import count_traffic
-from cfp.profile.combos import Array, Combo, Rows
+from cfp.profile.combos import Array, Combo, Rows, combos_of
 from cfp.profile.kinds import Kind, Option
 
 
@@ -41,6 +42,7 @@ class Counts:
         self._base = first
         self._single = [self._table((i,)) - first for i in range(len(sizes))]
         self._paired = {pair: self._together(*pair) for pair in pairs}
+        self._exact: dict[Combo, Array] = {}
 
     def __call__(self, rows: Rows) -> Array:
         """(rows, counts), none below zero."""
@@ -49,7 +51,19 @@ class Counts:
             total += table[rows[:, i]]
         for (i, j), table in self._paired.items():
             total += table[rows[:, i], rows[:, j]]
+        for place, combo in enumerate(combos_of(rows)) if self._exact else ():
+            if combo in self._exact:
+                total[place] = self._exact[combo]
         return np.maximum(total, 0)
+
+    def exactly(self, combos: Iterable[Combo]) -> bool:
+        """From now on these, which exist, as they are. Whether some were put together before."""
+        new = [combo for combo in combos if combo not in self._exact]
+        for combo in new:
+            found = self._count(combo)
+            assert found is not None
+            self._exact[combo] = found
+        return bool(new)
 
     def _together(self, i: int, j: int) -> Array:
         """What a pair adds to its two factors alone."""
@@ -72,10 +86,11 @@ class Counts:
 
 
 def count_option(kind: Kind, option: Option) -> Array:
-    """The bytes that a device sends along each axis in a step, the work of its products, and the
-    bytes it writes."""
-    total = np.zeros(len(kind.mesh_shape) + 2)
+    """The bytes that a device sends along each axis in a step, in how many collectives, the work of
+    its products, and the bytes it writes."""
+    total = np.zeros(2 * len(kind.mesh_shape) + 2)
     for cut, layouts in zip(kind.cuts, kind.layouts(option), strict=True):
         found = count_traffic(cut.graph, layouts, kind.mesh_shape)
-        total += cut.times * np.array([*found.sent_bytes, found.flops, found.written_bytes])
+        sent = (*found.sent_bytes, *found.collectives)
+        total += cut.times * np.array([*sent, found.flops, found.written_bytes])
     return total

@@ -37,7 +37,7 @@ from cfp.profile.combos import Array, Combo, Points, Rows, combos_of
 from cfp.profile.covering import covering
 from cfp.profile.effects import Effects
 from cfp.profile.regress import Surrogate
-from cfp.profile.space import BEAM, Space
+from cfp.profile.space import BEAM, Counted, Space
 
 FITTED = 300  # of what is loaded from a store, the fastest are enough for the model
 COMPETITIVE = 1.5
@@ -46,6 +46,8 @@ COVERING = 4  # where counts lead, one in so many covers pairs
 PATIENCE = 60.0
 AT_ONCE = 3  # of what the limit leaves, a batch takes one part in three: the last are chosen best
 SHORTLIST = 256
+EXACT = 16  # of those worth most, so many are counted themselves, and again where others then lead
+RECOUNTS = 4
 LEARNT = 8  # measurements, from which on what counts let expect may rule combinations out
 
 
@@ -73,9 +75,8 @@ class Explorer:
     `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
     blocks that hand tensors to one another (default: neighbours in order). With `axes` over 1 each
     block has that many `sizes` in a row, equal ones, and is itself a block per axis (factors.py).
-    `counts` has, for rows of combinations, what may explain their times, such as bytes sent: some
-    columns of numbers, zero or more, each in a unit of its own. `exists` says which combinations
-    there are (default: all). Every combination asked for must be told, failures as None.
+    `counts` has what may explain the times of combinations, such as bytes sent. `exists` says which
+    of them there are (default: all). Every combination asked for must be told, failures as None.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Explorer:
         axes: int = 1,
         limit: int | None = None,
         tolerance: float = 0.02,
-        counts: Callable[[Rows], Array] | None = None,
+        counts: Counted | None = None,
         exists: Callable[[Combo], bool] | None = None,
     ) -> None:
         self.space = Space(sizes, interface, counts, exists)
@@ -140,6 +141,7 @@ class Explorer:
                 return  # a measurement says more than a bound
             time_s = max(time_s, before.time_s)
         self._told[combo] = Told(time_s, bound and time_s is not None)
+        self.space.exactly([combo])
         self.reason = None
 
     def predict(self, combos: Sequence[Combo]) -> tuple[Array, Array]:
@@ -220,8 +222,12 @@ class Explorer:
         if self._asked:
             model = model.believing(self.space.points(list(self._asked)))
         incumbents = self._incumbents(model)
-        keep = np.argsort(-self._worth(model, points, labels, incumbents) * chance, kind="stable")
-        keep = keep[:SHORTLIST]
+        for _ in range(RECOUNTS):
+            worth = self._worth(model, points, labels, incumbents) * chance
+            keep = np.argsort(-worth, kind="stable")[:SHORTLIST]
+            if not self.space.exactly(combos_of(points.rows[keep[:EXACT]])):
+                break
+            points = self.space.points(points.rows)
         points, labels, chance = points.take(keep), labels[keep], chance[keep]
         picks: list[Combo] = []
         while len(picks) < count and len(points.rows):

@@ -7,7 +7,8 @@ known, by steps of one block (`Space._climb`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -18,16 +19,27 @@ ENUMERATED = 40_000
 BEAM = 48
 
 
+class Counted(Protocol):
+    """Numbers, zero or more, that may explain the times of combinations: a column for each."""
+
+    def __call__(self, rows: Rows) -> Array:
+        """Of thousands of them, as good as that can be had quickly."""
+        ...
+
+    def exactly(self, combos: Iterable[Combo]) -> bool:
+        """From now on those of these are exact. Whether some were not."""
+        ...
+
+
 class Space:
     """Of all combinations of `sizes` those that `exist` (default: all): `size` of them, or fewer
-    where they are not listed. `interface` is what the neighbours of the segment see of one, and
-    `counts` has, for rows of them, numbers that may explain their times."""
+    where they are not listed. `interface` is what the neighbours of the segment see of one."""
 
     def __init__(
         self,
         sizes: Sequence[int],
         interface: Callable[[Combo], Hashable],
-        counts: Callable[[Rows], Array] | None,
+        counts: Counted | None,
         exists: Callable[[Combo], bool] | None,
     ) -> None:
         if not sizes or min(sizes) < 1:
@@ -39,7 +51,7 @@ class Space:
         self._counts = counts
         self._exists = exists
         self._labels: dict[Hashable, int] = {}
-        self._listed: tuple[Points, Rows] | None = None
+        self._listed: tuple[Rows, Rows] | None = None
         self.size = math.prod(self.sizes)
         self._small = self.size <= ENUMERATED
         if self._small and exists is not None:
@@ -66,16 +78,21 @@ class Space:
         none = np.zeros((len(rows), 0))
         return Points(rows, none if self._counts is None else self._counts(rows))
 
+    def exactly(self, combos: Iterable[Combo]) -> bool:
+        """Their counts are exact from now on. Whether some were not."""
+        return self._counts is not None and self._counts.exactly(combos)
+
     def candidates(
         self, model: Surrogate | None, starts: Sequence[Combo], seed: int
     ) -> tuple[Points, Rows]:
         """All there are, or those that the model leads to; and their labels."""
-        if self._listed is not None:
-            return self._listed
-        rows = self._every() if self._small else self._existing(self._climb(model, starts, seed))
-        found = self.points(rows), np.array([self.label(combo) for combo in combos_of(rows)])
-        self._listed = found if self._small else None
-        return found
+        listed = self._listed
+        if listed is None:
+            small = self._small
+            rows = self._every() if small else self._existing(self._climb(model, starts, seed))
+            listed = rows, np.array([self.label(combo) for combo in combos_of(rows)])
+            self._listed = listed if small else None
+        return self.points(listed[0]), listed[1]
 
     def _every(self) -> Rows:
         return self._existing(np.argwhere(np.ones(self.sizes)))
