@@ -72,7 +72,7 @@ def test_on_one_axis_nothing_is_common_but_the_effects_themselves() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), st.integers(4, 12), st.integers(0, 999))
 def test_rates_are_found(kinds: int, many: int, seed: int) -> None:
-    """What counts take is found from times that they make up, as far as a tenth of one is held."""
+    """What counts take is found from times that they make up, but for what they are held."""
     rng = np.random.default_rng(seed)
     counts = 10.0 ** rng.integers(-3, 9, kinds) * rng.uniform(1, 10, (many, kinds))
     rates = rng.uniform(0, 1, kinds + 1) / np.append(counts.mean(0), 1)
@@ -80,7 +80,19 @@ def test_rates_are_found(kinds: int, many: int, seed: int) -> None:
     found = fit_rates(counts, times)
     assert (found >= 0).all()
     counted = Points(np.zeros((many, 1), dtype=int), counts)
-    assert at_rates(counted, found) == pytest.approx(times, rel=0.1)
+    assert at_rates(counted, found) == pytest.approx(times, rel=0.25)
+
+
+def test_what_is_slow_for_no_reason_that_counts_bends_rates_little() -> None:
+    errors = []
+    for seed in range(20):
+        counts = np.random.default_rng(seed).uniform(1, 10, (8, 2))
+        times = counts @ (0.1, 0.2) + 0.3
+        slow = times * np.where(np.arange(8) == 3, 4, 1)
+        counted = Points(np.zeros((8, 1), dtype=int), counts)
+        found = at_rates(counted, fit_rates(counts, slow)) / times
+        errors.append(np.delete(np.abs(found - 1), 3).mean())
+    assert np.mean(errors) < 0.03
 
 
 def test_rates_of_one_time_are_equal_shares() -> None:

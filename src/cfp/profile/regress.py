@@ -37,7 +37,7 @@ UNARY_SD = (0.1, 0.25, 0.6)
 PAIR_SD = (0.04, 0.12, 0.35)
 REST_SD = (0.01, 0.04, 0.12)
 NOISE_SD = (0.01, 0.03)
-HELD = 0.1  # how strongly rates are held to equal shares of the time, to one measurement
+HELD = 0.3  # how strongly rates are held to equal shares of the time, to one measurement
 COMMON = (0.0, 0.3)  # of the variance of an effect, the share that all axes have in common
 MEAN_SD = 1.0
 KEPT_MODELS = 4
@@ -157,7 +157,9 @@ class Surrogate:
 
 def fit_rates(counts: Array, times_s: Array) -> Array:
     """What one of each count takes, and at the end what every combination takes besides: none below
-    zero, by least squares of relative errors. Where times do not tell, counts have equal shares."""
+    zero, by least squares of relative errors, those of fast combinations counting more: what makes
+    one hopelessly slow is often something that is not counted. Where times do not tell, counts have
+    equal shares."""
     from scipy.optimize import nnls  # slow to import, and no worker needs it
 
     if not counts.shape[1]:
@@ -165,9 +167,11 @@ def fit_rates(counts: Array, times_s: Array) -> Array:
     columns = np.hstack([counts, np.ones((len(counts), 1))])
     typical = np.where(columns.any(0), columns.mean(0), 1.0)
     held = HELD * np.eye(len(typical))
+    weights = times_s.min() / times_s
+    usual_s = np.average(times_s, weights=weights)
     shares, _ = nnls(
-        np.vstack([columns / typical / times_s[:, None], held / times_s.mean()]),
-        np.concatenate([np.ones(len(counts)), held.mean(0)]),
+        np.vstack([columns / typical * (weights / times_s)[:, None], held / usual_s]),
+        np.concatenate([weights, held.mean(0)]),
     )
     return np.asarray(shares / typical)
 
