@@ -37,7 +37,7 @@ UNARY_SD = (0.1, 0.25, 0.6)
 PAIR_SD = (0.04, 0.12, 0.35)
 REST_SD = (0.01, 0.04, 0.12)
 NOISE_SD = (0.01, 0.03)
-HELD = 0.3  # how strongly rates are held to equal shares of the time, to one measurement
+HELD = 0.5  # how strongly rates are held to equal shares of the time, to one measurement
 COMMON = (0.0, 0.3)  # of the variance of an effect, the share that all axes have in common
 MEAN_SD = 1.0
 KEPT_MODELS = 4
@@ -167,7 +167,7 @@ def fit_rates(counts: Array, times_s: Array) -> Array:
     columns = np.hstack([counts, np.ones((len(counts), 1))])
     typical = np.where(columns.any(0), columns.mean(0), 1.0)
     held = HELD * np.eye(len(typical))
-    weights = times_s.min() / times_s
+    weights = 1 / times_s / np.mean(1 / times_s)
     usual_s = np.average(times_s, weights=weights)
     shares, _ = nnls(
         np.vstack([columns / typical * (weights / times_s)[:, None], held / usual_s]),
