@@ -107,3 +107,14 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
         ),
     )
     golden("comparison.txt", text_of(lambda console: show_comparison(found, console)))
+
+
+def test_plan_files_are_shown_without_their_folders() -> None:
+    """But for those whose names are the same."""
+    names = ("runs/may/a.json", "runs/may/b.json", "runs/june/b.json", "fsdp")
+    found = Comparison(
+        15, tuple(ComparedPlan(n, 1e-2, 9e-3, 1.1e-2, 1.0, 1.0, 1.0, None, None, 1) for n in names)
+    )
+    text = text_of(lambda console: show_comparison(found, console), width=120)
+    shown = [line.split()[0] for line in text.splitlines() if " ms" in line]
+    assert shown == ["a.json", "runs/may/b.json", "runs/june/b.json", "fsdp"]

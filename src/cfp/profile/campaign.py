@@ -7,8 +7,8 @@ measurement is in the store as soon as its wave ends.
 A program that is at work when the worker dies or hangs is tried once more, alone; then it counts as
 failed, with the reason. What else was in its wave is done again.
 
-Drifts are stored relative to the anchor's first measurement, which may have been in a slow moment.
-`settle` finds how fast the machine usually was, and from then on `known` is relative to that.
+Drifts are stored relative to the anchor's first measurement. `settle` finds how fast the machine
+usually was (`pace`), and from then on `known` is relative to that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cfp.profile.job import Compiled, Failed
 from cfp.profile.lock import StillHeld, exclusive
 from cfp.profile.machine import Machine
 from cfp.profile.measurement import Measurement
+from cfp.profile.pace import Pace
 from cfp.profile.progress import Progress
 from cfp.profile.requests import Request
 from cfp.profile.runner import Runner, RunnerLost
@@ -64,8 +65,8 @@ class Campaign:
     def __post_init__(self) -> None:
         self._anchor: Request | None = None
         self._anchor_s = 0.0
-        self._pace = 1.0  # the usual drift
-        self._drifts: set[float] = set()  # one per wave, of those that ran in turn with an anchor
+        self._pace = Pace()
+        self._drifts: dict[str, float] = {}  # as stored
         self._kept = ""  # stays in the worker: to be the anchor
         self._sent: set[str] = set()  # given to the worker
         self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
@@ -141,16 +142,17 @@ class Campaign:
         self.measure([request])
         found = self.known[request.key]
         if found.failed is None:
-            self._anchor, self._anchor_s = request, found.usual_s / self._pace
+            self._anchor = request
+            self._anchor_s = statistics.median(found.runs_s) / self._drifts[request.key]
 
     def settle(self) -> None:
-        """Makes the median of all drifts so far the usual one; each wave counts once."""
-        if self._drifts:
-            pace = statistics.median(self._drifts)
-            slower, self._pace = pace / self._pace, pace
-            self._best = {group: best_s * slower for group, best_s in self._best.items()}
-            for key, known in self.known.items():
-                self.known[key] = replace(known, drift=known.drift / slower)
+        """Makes what is known relative to how fast the machine usually was so far."""
+        before = self._pace.usual
+        self._pace.settle()
+        slower = self._pace.usual / before
+        self._best = {group: best_s * slower for group, best_s in self._best.items()}
+        for key, known in self.known.items():
+            self.known[key] = replace(known, drift=self._pace.drift(self._drifts[key]))
 
     def _load(self, requests: Iterable[Request]) -> None:
         requests = [request for request in requests if request.key not in self._afresh]
@@ -163,9 +165,9 @@ class Campaign:
             self.progress.loaded(len(records))
 
     def _know(self, request: Request, stored: Measurement) -> None:
-        if stored.failed is None and stored.drift != 1.0:  # without an anchor it is
-            self._drifts.add(stored.drift)
-        measurement = replace(stored, drift=stored.drift / self._pace)
+        self._pace.see(stored)
+        self._drifts[request.key] = stored.drift
+        measurement = replace(stored, drift=self._pace.drift(stored.drift))
         self.known[request.key] = measurement
         if measurement.failed is None and request.group:
             best = self._best.get(request.group, measurement.time_s)
@@ -241,7 +243,7 @@ class Campaign:
         limits = {  # with the start: the net time of a small program may be next to nothing
             request.key: self.effort.cutoff
             * (self._best[request.group] + self._overhead(request))
-            / self._pace
+            / self._pace.usual
             for request in wave
             if request.group in self._best
         }

@@ -3,8 +3,9 @@
     time = median of the runs / drift - overhead
 
 `drift` is how much slower than usual the machine was meanwhile, by the anchor: a program that runs
-in turn with every other. `overhead` is what it takes to start a program that does nothing, with
-as many arguments.
+in turn with every other. The anchor's runs are few and vary: by chance alone drifts would differ,
+with a relative standard deviation of `drift_sd`. `overhead` is what it takes to start a program
+that does nothing, with as many arguments.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Measurement:
     memory: Memory | None = None
     shares: Shares | None = None
     failed: str | None = None
+    drift_sd: float = 0.0
 
     @property
     def usual_s(self) -> float:

@@ -9,6 +9,7 @@ than the best known is given up.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -118,9 +119,9 @@ class Turns:
         if whole := self._live():
             listed = [key for key in whole for _ in range(self._traced(key))]
             shares = self.runner.trace(listed, 2 * self._patience())
-        drift = self._drift()
+        drift, sd = self._drift(), self._drift_sd()
         return {
-            key: replace(self._measured(key), drift=drift, shares=shares.get(key))
+            key: replace(self._measured(key), drift=drift, drift_sd=sd, shares=shares.get(key))
             for key in keys
             if key not in self._left_out
         }
@@ -195,6 +196,14 @@ class Turns:
         if self.anchor is None or not self._anchor_runs:
             return 1.0
         return statistics.median(self._anchor_runs) / self.anchor.usual_s
+
+    def _drift_sd(self) -> float:
+        """By chance, as far as the anchor's runs tell: the median varies by a quarter more than
+        their mean."""
+        runs = self._anchor_runs
+        if self.anchor is None or len(runs) < 2:
+            return 0.0
+        return 1.25 * statistics.stdev(runs) / math.sqrt(len(runs)) / statistics.median(runs)
 
     def _measured(self, key: str) -> Measurement:
         if key in self._failed:

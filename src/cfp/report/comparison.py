@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from cfp.compare import Comparison
@@ -24,7 +28,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
         column.no_wrap = True
-    for one in comparison.plans:
+    labels = _labels([one.name for one in comparison.plans])
+    for one, label in zip(comparison.plans, labels, strict=True):
         if one.failed is not None:
             continue
         parts = [
@@ -35,7 +40,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         tie = " tie" if one.ties and not fastest else ""
         add_row(
             table,
-            one.name,
+            label,
             time_text(one.time_s),
             range_text(one.time_s, one.low_s, one.high_s),
             "1" if fastest else f"{one.ratio:.3f} ({one.ratio_low:.3f}-{one.ratio_high:.3f}){tie}",
@@ -46,3 +51,10 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for one in comparison.plans:
         if one.failed is not None:
             console.print(f"{one.name} does not run: {one.failed}", markup=False, highlight=False)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Plan files without their folders, where that tells them apart: columns are narrow."""
+    short = [os.path.basename(name) or name for name in names]
+    often = Counter(short)
+    return [name if often[s] > 1 else s for name, s in zip(names, short, strict=True)]
