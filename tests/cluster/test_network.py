@@ -54,6 +54,18 @@ def test_a_network_is_known_again(tmp_path: Path, mesh: Mesh, times: dict[int, f
         assert find(store, mesh) == slow
 
 
+@pytest.mark.parametrize("busy", [1, 2])
+def test_a_busy_machine_does_not_make_a_new_network(
+    tmp_path: Path, mesh: Mesh, monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    """The first time, or the next: so many times everything takes ten times as long."""
+    slow = iter([10.0] * 2 * busy + [1.0] * 2 * network.TRIES + [10.0] * 2 * busy)
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: axis == "x")
+    monkeypatch.setattr(network, "_time", lambda *given: 1e-3 * next(slow, 1.0))
+    with Store.open(tmp_path) as store:
+        assert len({find(store, mesh) for _ in range(4)}) == 1
+
+
 def test_networks_are_kept_by_machine(tmp_path: Path, mesh: Mesh, times: dict[int, float]) -> None:
     with Store.open(tmp_path) as store:
         first = find(store, mesh)

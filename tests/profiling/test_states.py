@@ -132,7 +132,7 @@ def test_a_budget_is_for_a_plan_before_it_is_for_full_steps(clock: Clock, tmp_pa
     layers = analysed(layers=4)
     first = "the first option of every segment"
     ends = []
-    for budget_s in range(5, 50, 5):
+    for budget_s in (5, 15, 25, 45):
         missing = []
         for full_steps in (0, 9):
             runner = FakeRunner(clock, {"idle": 0.1, "segment": 3.0, "chained segment": 6.0})
