@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ from cfp.layouts.state import State
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan, strategies_of_options
 from cfp.plan.build import build_plan
+from cfp.plan.hlo import parse_collectives
 from cfp.profile import Option
+from cfp.profile.boundary import find_crossings
+from cfp.profile.executable import lower
 from cfp.profile.kinds import Kind
+from cfp.profile.requests import cut_requests, resharding_request
 from tests.profiling.cases import CASES, kinds, mesh, model, random_option
+from tests.profiling.test_key import MACHINE
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -106,6 +112,31 @@ def test_not_even_where_the_first_layer_is_another_and_masks_are_drawn() -> None
     assert layers.count("all-reduce") == len(layers) - 2 == 4 * 2
 
 
+@pytest.mark.parametrize("name", ["gpt", "moe", "bert", "gpt_lookup", "bert_head"])
+def test_a_step_sends_what_its_segments_and_reshardings_send(name: str) -> None:
+    """What a segment reads several times otherwise than it was made is brought there once, and an
+    update gathers nothing. Sums are left out: alone, a segment has those of both passes merged."""
+    _, _, plan = mixed(name)
+    analysis, found, options = choices(name)
+    layouts = [found[s.kind].layouts(o) for s, o in zip(analysis.segments, options, strict=True)]
+    requests = [
+        request
+        for s, option, lie in zip(analysis.segments, options, layouts, strict=True)
+        for request in cut_requests(MACHINE, plan.mesh, found[s.kind], option, lie)
+    ]
+    for crossing in find_crossings(analysis, found):
+        moved = crossing.boundary.resharding(layouts[crossing.source], layouts[crossing.target])
+        if moved is not None:
+            requests += [resharding_request(MACHINE, plan.mesh, moved)] * crossing.times
+    apart: Counter[str] = Counter()
+    for request in requests:
+        text = lower(request.make(), plan.mesh)[0].compile().as_text()
+        apart.update(one.kind for one in parse_collectives(text or "", plan.mesh.size))
+    together = Counter(one.kind for one in plan.collectives())
+    del apart["all-reduce"], together["all-reduce"]
+    assert together == apart
+
+
 def test_a_file_keeps_how_segments_read(tmp_path: Path) -> None:
     step, args, plan = mixed()
     assert plan.entries
@@ -127,6 +158,7 @@ def named(kind: Kind, name: str) -> Option:
 
 LAYER = "columns, contracted, columns, contracted"
 TWICE = "columns+columns, contracted+contracted, columns+columns, contracted+contracted"
+BOTH = "rows+columns, rows+contracted, rows+columns, rows+contracted"
 MIXED = {
     "gpt": ((4,), ("columns", LAYER, "columns")),
     "moe": (
@@ -134,17 +166,24 @@ MIXED = {
         ("columns (zero1)", *["columns, contracted"] * 2, "rows, batch, batch, batch, batch, rows"),
     ),
     "bert": ((2, 2), ("columns+columns (zero1)", TWICE, "contracted+columns, columns+columns")),
+    "gpt_lookup": ((2, 2), ("contracted+columns", BOTH, "rows+columns")),
+    "bert_head": ((2, 2), ("rows+columns", BOTH, "columns+rows, columns+rows")),
 }
+
+
+def choices(name: str) -> tuple[Analysis, tuple[Kind, ...], list[Option]]:
+    mesh_shape, names = MIXED[name]
+    analysis = model(name.partition("_")[0], mesh_shape)
+    found = kinds(analysis)
+    return analysis, found, [named(found[s.kind], names[s.kind]) for s in analysis.segments]
 
 
 def mixed(name: str = "gpt") -> tuple[Any, tuple[Any, ...], cfp.Plan]:
     """A model split as Megatron does, but for its embedding, BERT's head and the MoE's experts."""
-    mesh_shape, names = MIXED[name]
-    step, args = make_step(config(name), abstract=True)
-    analysis = model(name, mesh_shape)
-    found = kinds(analysis)
-    chosen = [named(found[s.kind], names[s.kind]) for s in analysis.segments]
-    return step, args, assemble_plan(step, analysis, mesh(mesh_shape), found, chosen, name="mixed")
+    step, args = make_step(config(name.partition("_")[0]), abstract=True)
+    analysis, found, chosen = choices(name)
+    over = mesh(MIXED[name][0])
+    return step, args, assemble_plan(step, analysis, over, found, chosen, name="mixed")
 
 
 def drawn(

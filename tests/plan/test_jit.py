@@ -16,6 +16,7 @@ from cfp.plan.build import analyze_for
 from cfp.trace import trace
 from cfp.trace.evaluate import rebuild
 from tests.foreign import MODELS, PLAIN
+from tests.profiling.cases import Untouched
 
 from .steps import mesh_of, mlp_args, mlp_step, model
 
@@ -150,14 +151,6 @@ def test_a_rebuilt_step_computes_the_same(name: str, options: dict[str, Any]) ->
 def test_rebuilt_foreign_steps(name: str) -> None:
     step, args = {**PLAIN, **MODELS}[name]()
     check_rebuilt(step, args)
-
-
-class Untouched:
-    def value(self, value: int, array: Any) -> Any:
-        return array
-
-    def operand(self, equation: int, operand: int, array: Any) -> Any:
-        return array
 
 
 def check_rebuilt(step: Any, args: Any) -> None:

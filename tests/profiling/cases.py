@@ -30,6 +30,9 @@ class Untouched:
     def operand(self, equation: int, operand: int, array: Any) -> Any:
         return array
 
+    def once(self, equation: int, operand: int) -> int | None:
+        return None
+
 
 @functools.cache
 def model(name: str, mesh_shape: tuple[int, ...] = (4,), **options: Any) -> Analysis:

@@ -100,12 +100,17 @@ def test_segments_of_one_loop_body_exchange_in_every_iteration() -> None:
     assert cotangents == {(3, 2): 1, (2, 1): 3, (1, 2): 2, (1, 0): 1}
 
 
-def test_what_is_sliced_or_stacked_is_shifted() -> None:
-    shifts = {c.boundary.shift for c in crossings(model("moe", layers=6, scan=True))}
-    assert shifts == {0, -1}
-    for crossing in crossings(model("moe", layers=6, scan=True)):
-        if crossing.boundary.shift:
-            assert crossing.times == 3
+def test_what_a_loop_slices_is_shifted() -> None:
+    found = crossings(foreign("rnn"))
+    assert {(c.boundary.shift, c.times) for c in found if c.boundary.shift} == {(-1, 16)}
+
+
+def test_gradients_of_a_loop_are_made_where_their_parameters_are() -> None:
+    """The bias of a dense layer has its gradient from the cotangent of the layer after it."""
+    found = crossings(model("moe", layers=6, scan=True))
+    assert {(c.boundary.shift, len(c.boundary.shape)) for c in found if c.source in (1, 2)} == {
+        (0, 3)
+    }
 
 
 def test_a_decoder_reads_the_encoder_from_afar() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cfp import analyze
 from cfp.analysis import Analysis
+from cfp.blocks.pairs import find_pairs
 from cfp.models import config, make_step
 from cfp.segments import Phase
 from cfp.segments.check import check_segments
@@ -81,13 +82,24 @@ def test_repeated_layers_get_equal_shares_of_the_backward_pass_and_the_update(na
     assert sizes == {()}
 
 
-def test_parameters_are_updated_by_the_segment_that_uses_them() -> None:
-    step, args = make_step(config("gpt", layers=3), abstract=True)
+@pytest.mark.parametrize("name", STEPS)
+def test_parameters_are_updated_by_the_segment_that_uses_them(name: str) -> None:
+    """The first of several; and what the update alone reads, its optimizer state, likewise."""
+    step, args = STEPS[name]()
     analysis = analyze(step, *args, mesh_shape=(4,))
     graph, cut = analysis.graph, analysis.cut
-    made_in = {value: part for part in cut.parts for value in part.outputs}
-    for path, value in zip(graph.output_paths, graph.outputs, strict=True):
-        for layer in range(3):
-            if f"['layers'][{layer}]" in path:
-                assert made_in[value].segment == layer + 1, path
-                assert made_in[value].phase is Phase.UPDATE
+    part_of = {equation: part for part in cut.parts for equation in part.equations}
+
+    def readers(value: int, phase: Phase) -> set[int]:
+        parts = [part_of[reader] for reader in graph.readers[value]]
+        return {p.segment for p in parts if p.phase is phase and p.segment is not None}
+
+    updated_by = {value: part.segment for part in cut.parts for value in part.outputs}
+    pairs = find_pairs(graph, analysis.grouping.parameters)
+    assert pairs
+    for result, argument in pairs.items():
+        value, by = graph.inputs[argument], updated_by.get(graph.outputs[result])
+        if by is not None and value in analysis.grouping.parameters:
+            assert by == min(readers(value, Phase.FORWARD)), graph.input_paths[argument]
+        elif by is not None:
+            assert readers(value, Phase.UPDATE) <= {by}, graph.input_paths[argument]

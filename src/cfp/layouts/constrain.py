@@ -30,6 +30,9 @@ class Constrain:
         array = self._lie(array, self.layouts.via.get((equation, operand)))
         return self._lie(array, self.layouts.uses.get((equation, operand)))
 
+    def once(self, equation: int, operand: int) -> int | None:
+        return self.layouts.once.get((equation, operand))
+
     def _lie(self, array: Any, layout: Layout | None) -> Any:
         if layout is None:
             return array

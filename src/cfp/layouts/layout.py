@@ -104,8 +104,9 @@ class Layouts:
     is made, `uses` where one equation reads it: (equation, operand) -> layout. `sums` says how
     partial sums are completed before they go on as `values` says: asked for the scattered result
     at once, a compiler may gather the operands instead and give up the split. `via` is what tensors
-    go through on the way to how they are read. `known` is how every tensor is expected to lie, told
-    or not.
+    go through on the way to how they are read. Operands of one number in `once` are a tensor that
+    is read several times otherwise than another segment made it: it is brought there once. `known`
+    is how every tensor is expected to lie, told or not.
     """
 
     inputs: tuple[Layout, ...]
@@ -114,4 +115,5 @@ class Layouts:
     uses: dict[tuple[int, int], Layout]
     sums: dict[int, Layout] = field(default_factory=dict)
     via: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    once: dict[tuple[int, int], int] = field(default_factory=dict)
     known: dict[int, Layout] = field(default_factory=dict)

@@ -102,7 +102,24 @@ def propagate(
         if (source := lies.get(graph.equations[equation].inputs[operand])) is not None
         if (between := halfway(source, layout)) is not None
     }
-    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, lies)
+    once = _read_once(graph, entering, decision.uses, lies)
+    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, once, lies)
+
+
+def _read_once(
+    graph: Graph,
+    entries: Entries,
+    uses: Mapping[tuple[int, int], Layout],
+    lies: Mapping[int, Layout],
+) -> dict[tuple[int, int], int]:
+    """A number for the entries that one tensor is read by, several times in the same way."""
+    alike: dict[tuple[int, Layout], list[tuple[int, int]]] = {}
+    for equation, operand in sorted(entries.keys() & uses.keys()):
+        value, layout = graph.equations[equation].inputs[operand], uses[equation, operand]
+        if lies[value] != layout:
+            alike.setdefault((value, layout), []).append((equation, operand))
+    several = [places for places in alike.values() if len(places) > 1]
+    return {place: number for number, places in enumerate(several) for place in places}
 
 
 def _of_results(

@@ -40,6 +40,8 @@ def job_key(machine: Machine, program: str, layouts: Layouts) -> str:
     ]
     if layouts.via:
         lie.append(sorted(layouts.via.items()))
+    if layouts.once:
+        lie.append(["once", sorted(layouts.once.items())])
     return key_of(machine, program, lie)
 
 

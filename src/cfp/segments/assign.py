@@ -5,10 +5,11 @@ whose derivative it is part of. It shows by what it reads: a contraction is matc
 forward contraction; any other equation reads residuals, and belongs with the latest segment that
 touches them forward and is not after the cotangents it reads. So the assignment only ever moves
 towards the start, as the backward pass does, and a mask that all layers share pulls nothing to
-the first of them. What is recomputed goes where it is read first.
+the first of them. What is recomputed goes where it is read first. What only completes the gradient
+of a parameter (the sum over the batch, for a bias) goes where the parameter is.
 
-An update equation belongs with the one segment whose gradients it depends on, or whose
-parameters it serves. What depends on several and serves several (a global norm) is the shared
+An update equation belongs with the one segment whose parameters it serves, or whose gradients it
+depends on. What depends on several and serves several (a global norm) is the shared
 epilogue; what one segment contributes to it (its sum of squares) runs with that segment's
 backward part. What depends on arguments alone and serves several (a step counter, a schedule)
 runs before everything.
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 
 from cfp.blocks import Blocks
 from cfp.segments.segment import Phase
-from cfp.trace import LOOP_PRIMITIVES, Equation, Graph, Role
+from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role
 
 Home = dict[int, tuple[int | None, Phase]]
 
@@ -29,15 +32,16 @@ Home = dict[int, tuple[int | None, Phase]]
 def assign(graph: Graph, blocks: Blocks, segment_of_block: Sequence[int]) -> Home:
     """Equation -> (segment, phase); the segment is None for what the update shares."""
     forward = {equation: segment_of_block[block] for equation, block in blocks.home.items()}
-    backward = _Backward(graph, blocks, forward, segment_of_block).run()
-    home: Home = {e: (segment, Phase.FORWARD) for e, segment in forward.items()}
-    home |= {e: (segment, Phase.BACKWARD) for e, segment in backward.items()}
     parameter_home = {
         value: min(readers)
         for value in blocks.parameters
         if (readers := [forward[r] for r in graph.readers[value] if r in forward])
     }
-    return home | _assign_update(graph, backward, parameter_home)
+    serves = _serves(graph, parameter_home)
+    backward = _Backward(graph, blocks, forward, segment_of_block).run(serves)
+    home: Home = {e: (segment, Phase.FORWARD) for e, segment in forward.items()}
+    home |= {e: (segment, Phase.BACKWARD) for e, segment in backward.items()}
+    return home | _assign_update(graph, backward, serves)
 
 
 class _Backward:
@@ -57,7 +61,7 @@ class _Backward:
         self._varying = _varying(graph)
         self._ranges = self._loop_ranges(segment_of_block)
 
-    def run(self) -> dict[int, int]:
+    def run(self, serves: Mapping[int, int]) -> dict[int, int]:
         repeated = self.blocks.recomputed.equations
         for equation in self.graph.role(Role.BACKWARD):
             if equation.index not in repeated:
@@ -71,7 +75,7 @@ class _Backward:
                     if reader in self.home
                 ]
                 self.home[equation.index] = self._clamp(equation, max(readers, default=self.last))
-        return self.home
+        return self.home | self._gradients(serves)
 
     def _segment(self, equation: Equation) -> int:
         graph = self.graph
@@ -93,6 +97,31 @@ class _Backward:
             if position:
                 segment = min(segment, touching[position - 1])
         return segment
+
+    def _gradients(self, serves: Mapping[int, int]) -> dict[int, int]:
+        """Equations that make a gradient out of cotangents alone, where its parameter is of an
+        earlier segment than those: that segment. What adds up over a loop stays with the loop."""
+        graph = self.graph
+        moved: dict[int, int] = {}
+        for equation in reversed(list(graph.role(Role.BACKWARD))):
+            index = equation.index
+            operands = [value for value in equation.inputs if value not in graph.constants]
+            if (
+                equation.primitive in (LOOP_ENTER, LOOP_EXIT)
+                or index in self.blocks.matched
+                or any(graph.values[value].producer not in self.home for value in operands)
+            ):
+                continue
+            readers = {reader for value in equation.outputs for reader in graph.readers[value]}
+            if not all(reader in serves or reader in moved for reader in readers):
+                continue
+            masks = [1 << moved[r] if r in moved else serves[r] for r in readers]
+            served = reduce(and_, (mask for mask in masks if mask), -1)  # a norm serves all or none
+            if served > 0 and served.bit_count() == 1:
+                segment = self._clamp(equation, served.bit_length() - 1)
+                if segment < self.home[index]:
+                    moved[index] = segment
+        return moved
 
     def _touched_by(self, value: int) -> list[int]:
         """Segments whose forward part makes or reads the value, in order."""
@@ -140,10 +169,23 @@ def _is_barrier(equation: Equation) -> bool:
     return equation.recomputed and equation.primitive == "optimization_barrier"
 
 
-def _assign_update(
-    graph: Graph, backward: Mapping[int, int], parameter_home: Mapping[int, int]
-) -> Home:
-    """Sets of segments are bit masks: one pass down for `depends`, one pass up for `serves`."""
+def _serves(graph: Graph, parameter_home: Mapping[int, int]) -> dict[int, int]:
+    """Update equation -> the segments whose parameters it helps to update, as a bit mask."""
+    serves: dict[int, int] = {}
+    for equation in reversed(list(graph.role(Role.UPDATE))):
+        mask = 0
+        for value in equation.inputs:
+            if value in parameter_home:
+                mask |= 1 << parameter_home[value]
+        for value in equation.outputs:
+            for reader in graph.readers[value]:
+                mask |= serves.get(reader, 0)
+        serves[equation.index] = mask
+    return serves
+
+
+def _assign_update(graph: Graph, backward: Mapping[int, int], serves: Mapping[int, int]) -> Home:
+    """Sets of segments are bit masks: one pass down for `depends`."""
     update = list(graph.role(Role.UPDATE))
     depends: dict[int, int] = {}
     for equation in update:
@@ -154,20 +196,10 @@ def _assign_update(
                 grad = backward.get(producer)
                 mask |= depends.get(producer, 0) if grad is None else 1 << grad
         depends[equation.index] = mask
-    serves: dict[int, int] = {}
-    for equation in reversed(update):
-        mask = 0
-        for value in equation.inputs:
-            if value in parameter_home:
-                mask |= 1 << parameter_home[value]
-        for value in equation.outputs:
-            for reader in graph.readers[value]:
-                mask |= serves.get(reader, 0)
-        serves[equation.index] = mask
     owner: dict[int, int | None] = {}
     for equation in update:
         down, up = depends[equation.index], serves[equation.index]
-        single = next((mask for mask in (down, up) if mask.bit_count() == 1), 0)
+        single = next((mask for mask in (up, down) if mask.bit_count() == 1), 0)
         owner[equation.index] = single.bit_length() - 1 if single else None
     return _phases(graph, update, owner, depends)
 

@@ -32,6 +32,11 @@ class Touch(Protocol):
         """A tensor where an equation reads it."""
         ...
 
+    def once(self, equation: int, operand: int) -> int | None:
+        """Operands outside loops that have a number in common are one tensor, read alike: only the
+        first of them is touched, for all."""
+        ...
+
 
 def bind(equation: Equation, operands: Iterable[Any]) -> list[Any]:
     """Applies the equation's primitive. Loop pseudo-operations are not for this function."""
@@ -64,6 +69,7 @@ class _Rebuild:
     def __init__(self, graph: Graph, touch: Touch) -> None:
         self.graph = graph
         self.touch = touch
+        self._read: dict[int, Any] = {}
 
     def run(self, span: range, loop: int | None, env: dict[int, Any]) -> None:
         """The equations of `span`, of which those in deeper loops than `loop` come in runs."""
@@ -94,7 +100,7 @@ class _Rebuild:
             jax.named_scope(f"cfp[{equation.index}]"),
         ):
             operands = [
-                self.touch.operand(equation.index, i, env[value])
+                self._operand(equation.index, i, env[value])
                 for i, value in enumerate(equation.inputs)
             ]
             for value, array in zip(equation.outputs, bind(equation, operands), strict=True):
@@ -141,7 +147,15 @@ class _Rebuild:
 
     def _given(self, equation: Equation, env: dict[int, Any]) -> Any:
         with jax.named_scope(f"cfp[{equation.index}]"):
-            return self.touch.operand(equation.index, 0, env[equation.inputs[0]])
+            return self._operand(equation.index, 0, env[equation.inputs[0]])
+
+    def _operand(self, equation: int, operand: int, array: Any) -> Any:
+        number = self.touch.once(equation, operand)
+        if number is None:
+            return self.touch.operand(equation, operand, array)
+        if number not in self._read:
+            self._read[number] = self.touch.operand(equation, operand, array)
+        return self._read[number]
 
     def _named(self, equation: Equation, value: int, array: Any) -> Any:
         with jax.named_scope(f"cfp[{equation.index}]"):
