@@ -40,10 +40,13 @@ from cfp.templates.several import make_templates
 CFP = "cfp"  # among the names that `compare` takes: the plan that `cfp plan` makes
 
 
-def parse_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    """`megatron,fsdp`; `all` is every template."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    return tuple(templates.__all__) if names == ("all",) else names
+def parse_names(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """`megatron,fsdp`, in one option or several; `all` is every template."""
+    names = [name.strip() for text in texts for name in text.split(",")]
+    found = [one for name in names for one in (templates.__all__ if name == "all" else [name])]
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def factorisations(devices: int) -> list[tuple[int, ...]]:
@@ -80,8 +83,8 @@ def factorisations(devices: int) -> list[tuple[int, ...]]:
 @click.option(
     "--beside",
     callback=parse_names,
-    default="",
-    help="Templates to run next to them: megatron,fsdp or all.",
+    multiple=True,
+    help="Templates to run next to them: megatron,fsdp or all. Repeatable.",
 )
 @pin_option
 @click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own.")
@@ -200,9 +203,10 @@ def step_time(plan: cfp.Plan) -> float:
 @click.option(
     "--plans",
     callback=parse_names,
-    default=f"{CFP},data_parallel,megatron,zero1,fsdp,alpa",
+    multiple=True,
+    default=[f"{CFP},data_parallel,megatron,zero1,fsdp,alpa"],
     show_default=True,
-    help="cfp (planned here), templates, and plan files.",
+    help="cfp (planned here), templates, and plan files. Repeatable.",
 )
 @click.option("--rounds", type=click.IntRange(3), default=15, show_default=True)
 @click.option(

@@ -27,11 +27,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan_file(folder: Path) -> Path:
     """Planned, over all meshes of two devices: there is one."""
     path = folder / "plan.json"
-    words = ("--devices", 2, "--cache-dir", folder / "cache", "--out", path, "--beside", "fsdp")
-    result = run("plan", TARGET, "--platform", "cpu", *words)
+    words = ("--devices", 2, "--cache-dir", folder / "cache", "--out", path)
+    beside = ("--beside", "fsdp", "--beside", "zero1,fsdp")
+    result = run("plan", TARGET, "--platform", "cpu", *words, *beside)
     assert result.exit_code == 0, result.output
-    for said in ("cfp: a plan for a mesh of x=2", "predicted 1", "fsdp", "Memory limit: none"):
+    for said in ("cfp: a plan for a mesh of x=2", "predicted 1", "zero1", "Memory limit: none"):
         assert said in result.stdout
+    named = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
+    assert named.count("fsdp") == 1, "named twice, measured once"
     assert f"Wrote {path}" in result.stderr
     return path
 
