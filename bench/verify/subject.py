@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -20,8 +21,11 @@ from cfp import templates
 from cfp.analysis import Analysis, analyze
 from cfp.blocks import Strategy
 from cfp.errors import CfpError
+from cfp.layouts.state import State
 from cfp.plan import Plan, Verified, build_plan, load
+from cfp.plan.assemble import assemble_plan
 from cfp.plan.verify import Reference, run_alone
+from cfp.profile.kinds import Kind, Option, find_kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +60,15 @@ class Subject:
         blocks = self.analysis(case.mesh_shape).blocks
         return [random.choice(block.strategies(case.mesh_shape)) for block in blocks]
 
+    def options(self, case: Case, kinds: Sequence[Kind]) -> list[Option]:
+        """A random option per segment, training state and all."""
+        random = Random(f"{case} {case.seed}")
+        found = []
+        for segment in self.analysis(case.mesh_shape).segments:
+            combo = tuple(random.randrange(len(some)) for some in kinds[segment.kind].strategies)
+            found.append(Option(combo, random.choice([*State])))
+        return found
+
     def plan(self, case: Case) -> Plan:
         mesh = make_mesh(case.mesh_shape)
         if not case.is_random:
@@ -63,6 +76,10 @@ class Subject:
             made: Plan = template(self.step, *self.args, mesh=mesh)
             return made
         analysis = self.analysis(case.mesh_shape)
+        if case.by_segment:
+            kinds = find_kinds(analysis)
+            options = self.options(case, kinds)
+            return assemble_plan(self.step, analysis, mesh, kinds, options, name=case.plan)
         return build_plan(self.step, analysis, mesh, self.strategies(case), name=case.plan)
 
     def verify(self, case: Case, plan: Plan) -> Verified:
@@ -107,7 +124,10 @@ class Subject:
     def _failed(self, case: Case, error: Exception) -> Result:
         lines = traceback.format_exception(error)
         detail = "".join(lines)[-3000:]
-        if case.is_random:
+        if case.by_segment:
+            kinds = find_kinds(self.analysis(case.mesh_shape))
+            detail += f"\noptions {self.options(case, kinds)}"
+        elif case.is_random:
             detail += f"\nstrategies {self.strategies(case)}"
         first = str(error).strip().split("\n")[0]
         return Result(case, "failed", f"{type(error).__name__}: {first}", detail=detail)

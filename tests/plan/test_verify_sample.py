@@ -33,12 +33,12 @@ LAYERS = {
 
 
 def sample() -> dict[str, list[Case]]:
-    """Two templates and a random plan of each step, meshes and templates in turn."""
+    """Two templates and two random plans of each step, meshes and templates in turn."""
     templates, meshes = itertools.cycle(TEMPLATES), itertools.cycle(MESHES)
     random_meshes = itertools.cycle(("2x2x2", "1x4", *MESHES))
     return {
         step: [Case(step, next(meshes), next(templates)) for _ in range(2)]
-        + [Case(step, next(random_meshes), "random-0", SEED)]
+        + [Case(step, next(random_meshes), f"random-{i}", SEED) for i in range(2)]
         for step in LAYERS
     }
 
