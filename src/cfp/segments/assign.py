@@ -9,10 +9,9 @@ the first of them. What is recomputed goes where it is read first. What only com
 of a parameter (the sum over the batch, for a bias) goes where the parameter is.
 
 An update equation belongs with the one segment whose parameters it serves, or whose gradients it
-depends on. What depends on several and serves several (a global norm) is the shared
-epilogue; what one segment contributes to it (its sum of squares) runs with that segment's
-backward part. What depends on arguments alone and serves several (a step counter, a schedule)
-runs before everything.
+depends on. What depends on several and serves several (a global norm) is the shared epilogue; what
+one segment contributes to it (its sum of squares) runs with that segment's backward part. What
+depends on arguments alone and serves several (a step counter, a schedule) runs before everything.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ def _serves(graph: Graph, parameter_home: Mapping[int, int]) -> dict[int, int]:
 
 
 def _assign_update(graph: Graph, backward: Mapping[int, int], serves: Mapping[int, int]) -> Home:
-    """Sets of segments are bit masks: one pass down for `depends`."""
+    """By the segments that an equation serves and those it depends on, bit masks both."""
     update = list(graph.role(Role.UPDATE))
     depends: dict[int, int] = {}
     for equation in update:
