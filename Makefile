@@ -7,8 +7,8 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test lint bench bench-clusters verify-sweep clean
 
-# A small GPT planned over 4 virtual CPU devices, next to the plans that people copy. The compiler is
-# told not to try hard: matrix products, which decide, come from a library.
+# Plans a small GPT over 4 virtual CPU devices, next to the plans that people copy. The flags make XLA
+# compile faster; they change little else, because matrix products come from a library.
 demo: $(STAMP)
 	XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" $(BIN)/cfp plan gpt --size small --layers 2 --hidden 128 --seq 32 --batch 8 --mesh 4 --platform cpu --beside all \
 		--out plan.json
@@ -21,7 +21,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Measurements, written to bench/results with the command and the environment: an hour or more.
+# Writes measurements to bench/results, with the command and the environment. It takes an hour or more.
 bench: $(STAMP)
 	$(BIN)/python -m bench.analysis_scaling
 	$(BIN)/python -m bench.theorem
@@ -34,8 +34,8 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.memory_limit
 	$(BIN)/python -m bench.search_overhead
 
-# The same on clusters made of network namespaces: needs root and iproute2, and takes many hours. What
-# was planned is kept, so a part of it (`python -m bench.throughput --models gpt`) is no loss.
+# Does the same on clusters made of network namespaces. It needs root and iproute2, and takes many hours.
+# Plans are kept, so running a part of it (`python -m bench.throughput --models gpt`) loses nothing.
 bench-clusters: $(STAMP)
 	$(BIN)/python -m bench.throughput
 	$(BIN)/python -m bench.communication
@@ -44,8 +44,8 @@ bench-clusters: $(STAMP)
 	$(BIN)/python -m bench.following
 	$(BIN)/python -m bench.prediction --cluster slow_200mbit
 
-# Hundreds of plans compared with the unsharded step: an hour on two cores. Stopped, it goes on
-# where it was.
+# Compares hundreds of plans with the unsharded step: an hour on two cores. A run that was stopped goes
+# on where it was.
 verify-sweep: $(STAMP)
 	$(BIN)/python -m bench.verify --jobs 2
 

@@ -59,7 +59,7 @@ WEIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledStep:
     """What the compiler made of a step, for one device."""
 
     collectives: tuple[HloCollective, ...]
@@ -69,7 +69,7 @@ class Program:
 
     @property
     def sizes(self) -> Counter[tuple[str, int]]:
-        """How often each (kind, bytes) runs."""
+        """Returns how often each (kind, bytes) runs."""
         sizes: Counter[tuple[str, int]] = Counter()
         for found in self.collectives:
             sizes[found.kind, found.bytes] += found.times
@@ -77,7 +77,7 @@ class Program:
 
     @property
     def moved(self) -> dict[str, tuple[int, int]]:
-        """By kind, how many collectives run and the bytes of all."""
+        """Returns for each kind how many collectives run, and the bytes of all."""
         total: dict[str, tuple[int, int]] = {}
         for (kind, size), count in sorted(self.sizes.items()):
             number, moved = total.get(kind, (0, 0))
@@ -85,7 +85,7 @@ class Program:
         return total
 
     def show(self) -> str:
-        """Every collective with what it moves and where it comes from."""
+        """Returns every collective with what it moves and where it comes from."""
         return "\n".join(
             f"{found.kind} x{found.times} {found.bytes} bytes\n"
             + "\n".join(f"  {p.dtype}{list(p.shape)} {p.op_name}" for p in found.pieces)
@@ -112,8 +112,8 @@ class Row:
     """One plan: both programs, and seconds of each round."""
 
     name: str
-    hand: Program
-    plan: Program
+    hand: CompiledStep
+    plan: CompiledStep
     hand_s: list[float]
     plan_s: list[float]
     again_s: list[float]
@@ -124,7 +124,7 @@ class Row:
 
 
 def hand_written(name: str, step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> Any:
-    """The step under a plan in plain JAX."""
+    """Returns the step under a plan in plain JAX."""
     shardings = hand_shardings(name, args, mesh)
     whole = NamedSharding(mesh, P())
     return jax.jit(
@@ -133,7 +133,8 @@ def hand_written(name: str, step: Callable[..., Any], args: tuple[Any, ...], mes
 
 
 def hand_shardings(name: str, args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, ...]:
-    """Of the step's state, batch and key. The optimizer's moments lie as their parameters."""
+    """Returns the shardings of the step's state, batch and key. The optimizer's moments are split
+    like their parameters."""
     state, batch, *key = args
     return (
         _by_name(state, WEIGHTS if name == "megatron" else {}, mesh),
@@ -143,7 +144,7 @@ def hand_shardings(name: str, args: tuple[Any, ...], mesh: Mesh) -> tuple[Any, .
 
 
 def _by_name(tree: Any, specs: Mapping[str, P], mesh: Mesh) -> Any:
-    """A sharding per leaf, by the last name on its path; what has no spec is whole."""
+    """Returns a sharding per leaf, by the last name on its path; what has no spec is whole."""
 
     def of(path: tuple[Any, ...], _: Any) -> NamedSharding:
         return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), P()))
@@ -152,16 +153,16 @@ def _by_name(tree: Any, specs: Mapping[str, P], mesh: Mesh) -> Any:
 
 
 def planned(name: str, step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh) -> Any:
-    """The same from CFP's template, which knows no names."""
+    """Returns the same from CFP's template, which knows no names."""
     plan = getattr(templates, name)(step, *args, mesh=mesh)
     return plan.jit(step, donate_argnums=(0,))
 
 
-def compile_step(jitted: Any, args: tuple[Any, ...], mesh: Mesh) -> Program:
+def compile_step(jitted: Any, args: tuple[Any, ...], mesh: Mesh) -> CompiledStep:
     compiled = jitted.lower(*args).compile()
     memory = compiled.memory_analysis()
     text = compiled.as_text()
-    return Program(
+    return CompiledStep(
         collectives=parse_collectives(text, mesh.devices.size),
         flops=compiled.cost_analysis()["flops"],
         memory_bytes=memory.argument_size_in_bytes
@@ -173,7 +174,8 @@ def compile_step(jitted: Any, args: tuple[Any, ...], mesh: Mesh) -> Program:
 
 
 def _instructions(text: str) -> Counter[str]:
-    """Instructions without what names them: results, operands, called computations, sources."""
+    """Returns the instructions without what names them: results, operands, called computations,
+    sources."""
     found = (line.strip() for line in text.splitlines() if re.match(r"\s+(ROOT )?%\S+ = ", line))
     return Counter(
         re.sub(r"%[\w.\-]+", "%", re.sub(r", metadata=\{[^}]*\}", "", line)) for line in found
@@ -204,7 +206,7 @@ def measure(name: str, step: Any, args: tuple[Any, ...], mesh: Mesh, runs: int) 
 def time_in_turns(
     entries: Mapping[str, tuple[Any, tuple[Any, ...]]], runs: int, warm: int = 3
 ) -> dict[str, list[float]]:
-    """Seconds of each step in each round, from steps with the arguments they start from."""
+    """Returns seconds of each step in each round, from steps with the arguments they start from."""
     states = {who: args[0] for who, (_, args) in entries.items()}
     times: dict[str, list[float]] = {who: [] for who in entries}
     order = np.random.default_rng(0)
@@ -219,7 +221,7 @@ def time_in_turns(
 
 
 def ratio(ours: list[float], theirs: list[float], draws: int = 10_000) -> Ratio:
-    """Of times taken in the same rounds."""
+    """Returns the ratio of times taken in the same rounds."""
     rounds = np.array(ours) / np.array(theirs)
     drawn = np.random.default_rng(0).choice(rounds, (draws, len(rounds)))
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])

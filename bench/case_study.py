@@ -15,7 +15,7 @@ from bench.clustered import CFP, SHAPE, Cell, add_cell_options
 from bench.communication import Row, measure, plans_of, sent_bytes
 from bench.environment import made_by
 from cfp import Plan
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.memory_size import bytes_text
 from cfp.templates.alpa_ilp import estimate_alpa
 
@@ -77,9 +77,9 @@ def study(model: str, rows: dict[str, Row], plans: dict[str, Plan]) -> list[str]
 def alpa_cost(plan: Plan) -> float:
     bound = plan.known("bench")
     graph, parameters = bound.analysis.graph, bound.analysis.grouping.parameters
-    pairs = find_pairs(graph, parameters)
+    feedback = find_feedback(graph, parameters)
     shape = plan.mesh_shape
-    return estimate_alpa(graph, shape, bound.layouts, parameters=parameters, pairs=pairs)
+    return estimate_alpa(graph, shape, bound.layouts, parameters=parameters, feedback=feedback)
 
 
 def largest(plan: Plan) -> list[str]:

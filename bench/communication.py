@@ -1,7 +1,7 @@
 """Communication of each framework's plan: its time, and the bandwidth it achieves.
 
 For every model, on a cluster: the plans that `bench.throughput` made and the templates, measured in
-turn by `cfp compare` as the cluster's processes. Communication is what the profiler's trace shows
+turn by `cfp compare` as the cluster's processes. Communication is what the profiler shows
 of a step on an average device, transfer and waiting. Bytes are those that one device must send for
 the collectives of the compiled program, by the ring algorithm; their quotient is the bandwidth.
 
@@ -11,22 +11,27 @@ the collectives of the compiled program, by the ring algorithm; their quotient i
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster.run import run
 from bench.cluster.spec import read_spec
-from bench.clustered import CFP, MODELS, NAMES, SHAPE, Cell, add_cell_options, plan_cell
-from bench.environment import made_by
+from bench.clustered import (
+    CFP,
+    MODELS,
+    NAMES,
+    SHAPE,
+    Cell,
+    add_cell_options,
+    compare_cell,
+    plan_cell,
+)
+from bench.environment import made_by, told
 from cfp import Plan, load, templates
 from cfp.devices import make_mesh
 
 OUT = Path(__file__).parent / "results" / "communication.md"
-ROUNDS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +57,18 @@ def main() -> None:
 
 
 def measure(cell: Cell, store: Path) -> list[Row]:
-    """The plans of a cell, compared there; kept in the store."""
-    if plan_cell(cell, store) is None:
+    """Returns the plans of a cell, compared there; the results are kept in the store."""
+    ours = plan_cell(cell, store)
+    compared = None if ours is None else compare_cell(cell, ours, store)
+    if ours is None or compared is None:
         return []
-    ours = store / "plans" / f"{cell.name}.json"
-    file = store / "compared" / f"{cell.name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        plans = ",".join([str(ours), *(name for name in NAMES if name != CFP)])
-        command = [sys.executable, "-m", "cfp", "compare", *cell.options(), "--plans", plans]
-        scratch = file.with_suffix(".new")
-        with scratch.open("w") as output:
-            code = run(
-                read_spec(cell.cluster), [*command, "--rounds", str(ROUNDS), "--json"], output
-            )
-        if code:
-            return []
-        scratch.replace(file)
-    compared = {plan["name"]: plan for plan in json.loads(file.read_text())["plans"]}
-    compared[CFP] = compared.pop(str(ours))
     made = plans_of(cell, ours)
     return [
         Row(
             cell.model,
             name,
             compared[name]["time_s"],
-            compared[name]["communication_s"] or 0.0,
+            told(compared[name]["communication_s"]),
             sent_bytes(made[name]),
             counts(made[name]),
         )
@@ -87,7 +78,7 @@ def measure(cell: Cell, store: Path) -> list[Row]:
 
 
 def plans_of(cell: Cell, ours: Path) -> dict[str, Plan]:
-    """By name, on virtual devices: what the compiler makes of them is the same."""
+    """Returns the plans by name, on virtual devices: the compiler makes the same of them."""
     mesh = make_mesh(cell.mesh_shape, "cpu")
     step, args = cell.step()
     found = {
@@ -97,7 +88,7 @@ def plans_of(cell: Cell, ours: Path) -> dict[str, Plan]:
 
 
 def sent_bytes(plan: Plan) -> float:
-    """By one device, in one step."""
+    """Returns the bytes that one device sends in one step."""
     sizes: dict[Any, int] = dict(plan.mesh.shape)
     total = 0.0
     for one in plan.collectives():

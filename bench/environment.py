@@ -10,9 +10,16 @@ import jax
 
 
 def made_by(module: str) -> str:
-    """The command and the environment."""
+    """Returns the command and the environment."""
     command = " ".join(["python -m", module, *sys.argv[1:]])
     return f"`{command}`, {environment()}."
+
+
+def told(seconds: float | None) -> float:
+    """Returns a share of a time. A figure is not made of what was not measured."""
+    if seconds is None:
+        raise SystemExit("Communication was not measured: end other profilers, and run this again.")
+    return seconds
 
 
 def environment() -> str:

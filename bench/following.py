@@ -31,13 +31,13 @@ from cfp import templates
 from cfp.cluster import Team
 from cfp.devices import make_mesh
 from cfp.profile.api import open_campaign
-from cfp.profile.confidence import median_interval, ratios
-from cfp.profile.full_step import step_request
-from cfp.profile.job import Failed
-from cfp.profile.requests import Request
-from cfp.profile.runner import Runner
-from cfp.profile.together import together
-from cfp.profile.turns import UNMARKED_S
+from cfp.profile.measure.confidence import median_interval, ratios
+from cfp.profile.measure.full_step import step_request
+from cfp.profile.measure.rounds import UNMARKED_S
+from cfp.profile.programs.requests import Request
+from cfp.profile.runners.job import Failed
+from cfp.profile.runners.runner import Runner
+from cfp.profile.runners.shared_decision import decide_together
 
 OUT = Path(__file__).parent / "results" / "following.md"
 BATCHES = (4, 16)
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def inside(cell: Cell, file: Path) -> None:
-    """One process of the cluster; process 0 decides, and writes."""
+    """Runs as one process of the cluster; process 0 decides, and writes."""
     with joined(math.prod(cell.mesh_shape)) as team:
         mesh = make_mesh(cell.mesh_shape, "cpu")
         step, args = cell.step()
@@ -114,11 +114,11 @@ def inside(cell: Cell, file: Path) -> None:
                 rows = run(campaign.runner, requests)
             file.write_text(json.dumps([asdict(row) for row in rows]))
 
-        together(mesh, team, None, decide)
+        decide_together(mesh, team, None, decide, pack=lambda _: b"", unpack=lambda _: None)
 
 
 def run(runner: Runner, requests: dict[str, Request]) -> list[Row]:
-    """The first round warms up, and is left out."""
+    """Returns the rows; the first round warms up, and is left out."""
     for request in requests.values():
         runner.submit(request.make())
     _compile(runner, {request.key for request in requests.values()})

@@ -23,7 +23,7 @@ from bench.environment import made_by
 from bench.planned import SHAPE, make_case
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text, parse_memory
-from cfp.profile.turns import USUAL
+from cfp.profile.measure.rounds import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
@@ -86,7 +86,8 @@ def run(layers: int, batch: int, limit: int, store: Path, wave: int) -> Row:
         for kind, segment in zip(kinds, plan.evidence.segments, strict=True)
         if kind == layer
     }
-    steps = {step.name: asdict(step) for step in plan.evidence.steps if step.name in BESIDE}
+    confirmed = plan.evidence.confirmed
+    steps = {step.name: asdict(step) for step in confirmed if step.name in BESIDE}
     splits = [segment.splits for segment in plan.evidence.segments]
     return Row(
         layers,
@@ -94,7 +95,7 @@ def run(layers: int, batch: int, limit: int, store: Path, wave: int) -> Row:
         "; ".join(f"{splits.count(s)}x {s}" for s in dict.fromkeys(splits)),
         plan.predicted.memory_bytes,
         len(of_layer),
-        {"cfp": asdict(plan.evidence.steps[0]), **steps},
+        {"cfp": asdict(confirmed[0]), **steps},
         "",
     )
 
@@ -127,7 +128,7 @@ def render(rows: list[Row], limit: int) -> str:
         lines.append(
             f"| {row.layers} | {row.batch} | {_cell(ours, limit)} | "
             f"{row.predicted_bytes / 2**20:.1f} ({off:+.1%}) | {row.mixed} | {' | '.join(cells)} | "
-            f"{zero1['measured_s'] / ours['measured_s']:.2f} |"
+            f"{_ratio(zero1, ours)} |"
         )
     if errors:
         lines += [
@@ -140,8 +141,12 @@ def render(rows: list[Row], limit: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _ratio(step: dict[str, Any], to: dict[str, Any]) -> str:
+    return "-" if step["measured_s"] is None else f"{step['measured_s'] / to['measured_s']:.2f}"
+
+
 def _cell(step: dict[str, Any], limit: int) -> str:
-    if step["failed"] is not None:
+    if step["measured_s"] is None:
         return "-"
     text = f"{step['measured_s'] * 1e3:.1f} ({step['memory_bytes'] / 2**20:.1f})"
     return text if step["memory_bytes"] <= limit else f"~~{text}~~"

@@ -28,11 +28,11 @@ import cfp
 from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from cfp import templates
-from cfp.compare import ComparedPlan
+from cfp.planning.compare import ComparedPlan
 from cfp.profile import Option
-from cfp.profile.turns import USUAL
+from cfp.profile.measure.rounds import USUAL
 from cfp.report import TerminalProgress
-from cfp.templates.several import make_templates
+from cfp.templates.by_name import make_templates
 
 OUT = Path(__file__).parent / "results" / "plan_quality.md"
 BATCHES = (8, 16)
@@ -124,13 +124,13 @@ def run(case: Case, mesh: str, store: Path, wave: int, budget: str | None) -> Ro
 
 
 def against_all(row: Row, case: Case, store: Path, wave: int) -> Row:
-    """Every way to split the layer, all layers alike, the other segments as in CFP's plan. The
-    fastest of them and CFP's plan then run in turn once more, afresh."""
+    """Returns CFP's plan beside every way to split the layer, all layers alike, the other segments
+    as in CFP's plan. The fastest of them and CFP's plan then run in turn once more, afresh."""
     with Bench(case, store, wave) as bench:
-        solution = bench.candidates.solve(None)
-        assert solution.best is not None
-        ours = bench.candidates.make(solution.best)
-        kinds, of = bench.candidates.kinds, bench.candidates.composition.kinds
+        fastest = bench.proposals.solver.fastest(None)
+        assert fastest is not None
+        ours = bench.proposals.make(fastest.plan)
+        kinds, of = bench.proposals.kinds, bench.proposals.composition.kinds
         layer = kinds[max(set(of), key=of.count)]
         sizes = [len(choices) for choices in layer.strategies]
         plans = {}
@@ -180,11 +180,11 @@ def render(rows: list[Row]) -> str:
             f"{found[name].time_s * 1e3:.1f}" if found[name].failed is None else "-"
             for name in templates.__all__
         ]
-        tie = ", tie" if max(ours, best, key=lambda one: one.time_s).ties else ""
+        shown = max(ours, best, key=lambda one: one.time_s).verdict
         lines.append(
             f"| {row.model} | {row.batch} | {row.mesh} | {ours.time_s * 1e3:.1f} | "
             f"{row.predicted_s * 1e3:.1f} | {' | '.join(cells)} | "
-            f"{ours.ratio / best.ratio:.3f} ({best.name}{tie}) |"
+            f"{ours.ratio / best.ratio:.3f} ({best.name}, {shown}) |"
         )
     every = [row for row in rows if row.plans_run]
     if every:

@@ -12,20 +12,20 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from cfp import Analysis, Plan, analyze
-from cfp.audit import ENOUGH_S
-from cfp.candidates import Candidates
 from cfp.cluster import Team
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
+from cfp.planning.proposals import Proposals
 from cfp.profile import Option
 from cfp.profile.api import open_campaign
-from cfp.profile.campaign import Campaign
-from cfp.profile.full_step import measure_steps
-from cfp.profile.measurement import Measurement
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.budget import CHOOSING_S
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.full_step import measure_steps
+from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
-from cfp.profile.scope import Scope
-from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 from cfp.search import Point
 
@@ -79,7 +79,7 @@ class Bench:
         )
         self.campaign: Campaign = self._opened.__enter__()
         self.profile = measure_segments(self.campaign, case.analysis, case.mesh, Scope())
-        self.candidates = Candidates(
+        self.proposals = Proposals(
             case.step,
             case.analysis,
             case.mesh,
@@ -94,29 +94,27 @@ class Bench:
         self._opened.__exit__(*error)
 
     def point(self, choice: Sequence[int]) -> Point:
-        problem = self.candidates.composition.problem
+        problem = self.proposals.composition.problem
         return Point(problem.time_s(choice), problem.memory_bytes(choice), tuple(choice))
 
     def alike(self, options: Sequence[int]) -> tuple[int, ...]:
-        """The choice that gives every segment its kind's option."""
-        return tuple(options[kind] for kind in self.candidates.composition.kinds)
+        """Returns the choice that gives every segment its kind's option."""
+        return tuple(options[kind] for kind in self.proposals.composition.kinds)
 
     def options(self, kind: int) -> list[int]:
-        """Those measured to the end."""
-        composition, costs = self.candidates.composition, self.profile.segments[kind].costs
+        """Returns the options that were measured to the end."""
+        composition, costs = self.proposals.composition, self.profile.segments[kind].costs
         at = composition.kinds.index(kind)
         every: tuple[Option, ...] = composition.options[at]
         return [i for i, option in enumerate(every) if not costs[option].rough]
 
     def assemble(self, options: Sequence[Option]) -> Plan:
-        """A plan by one option per segment, measured or not."""
-        case, kinds = self.case, self.candidates.kinds
-        return assemble_plan(
-            case.step, case.analysis, case.mesh, kinds, options, name="way", pins={}, sequence=False
-        )
+        """Returns a plan by one option per segment, measured or not."""
+        case, interfaces = self.case, self.proposals.profile.interfaces
+        return assemble_plan(case.step, case.analysis, case.mesh, interfaces, options, name="way")
 
     def step_times(self, plans: Mapping[str, Plan]) -> dict[str, float]:
-        """Seconds of the step under each plan that runs."""
+        """Returns seconds of the step under each plan that runs."""
         found: dict[str, float] = {}
         names = list(plans)
         for start in range(0, len(names), AT_ONCE):
@@ -126,13 +124,13 @@ class Bench:
         return found
 
     def full_steps(self, points: Sequence[Point]) -> list[tuple[Plan, Measurement]]:
-        """The plan of each, and its step."""
+        """Returns the plan of each, and its step."""
         found: list[tuple[Plan, Measurement]] = []
         for start in range(0, len(points), AT_ONCE):
             some = points[start : start + AT_ONCE]
-            plans = {self.candidates.show(p): self.candidates.make(p).plan for p in some}
-            measured = self._measure(plans, ENOUGH_S)
-            found += [(plans[name], measured[name]) for name in map(self.candidates.show, some)]
+            plans = {self.proposals.show(p): self.proposals.make(p).plan for p in some}
+            measured = self._measure(plans, CHOOSING_S)
+            found += [(plans[name], measured[name]) for name in map(self.proposals.show, some)]
         return found
 
     def _measure(self, plans: Mapping[str, Plan], enough_s: float) -> dict[str, Measurement]:

@@ -33,9 +33,9 @@ from bench.clustered import joined, run_inside
 from bench.environment import made_by
 from bench.planned import LAYERS, MODELS, SHAPE, Bench, Case, make_case
 from bench.rank import kendall
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.cluster import Team
-from cfp.profile.together import together
+from cfp.profile.runners.shared_decision import decide_together
 from cfp.search import Point
 from cfp.templates.alpa_ilp import estimate_alpa
 
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def inside(model: str, store: Path, plans: int, wave: int, file: Path) -> None:
-    """One process of a cluster; process 0 decides, and writes."""
+    """Runs as one process of a cluster; process 0 decides, and writes."""
     with joined(math.prod(MESH)) as team:
         case = make_case(model, BATCH, MESH, **clustered.SHAPE)
 
@@ -96,25 +96,27 @@ def inside(model: str, store: Path, plans: int, wave: int, file: Path) -> None:
             rows = run(case, store / "clusters", plans, wave, team)
             file.write_text(json.dumps([asdict(row) for row in rows]))
 
-        together(case.mesh, team, None, decide)
+        decide_together(case.mesh, team, None, decide, pack=lambda _: b"", unpack=lambda _: None)
 
 
 def run(case: Case, store: Path, plans: int, wave: int, team: Team | None = None) -> list[Row]:
     graph, blocks = case.analysis.graph, case.analysis.grouping
-    pairs = find_pairs(graph, blocks.parameters)
+    feedback = find_feedback(graph, blocks.parameters)
     rows = []
     with Bench(case, store, wave, team) as bench:
         points = draw(bench, plans)
         for point, (plan, measured) in zip(points, bench.full_steps(points), strict=True):
             if measured.failed is not None or measured.memory is None:
-                raise RuntimeError(f"{bench.candidates.show(point)}: {measured.failed}")
+                raise RuntimeError(f"{bench.proposals.show(point)}: {measured.failed}")
             layouts = plan.known("bench").layouts
             rows.append(
                 Row(
-                    bench.candidates.show(point),
+                    bench.proposals.show(point),
                     plan.predicted.time_s,
                     measured.usual_s,
-                    estimate_alpa(graph, MESH, layouts, parameters=blocks.parameters, pairs=pairs),
+                    estimate_alpa(
+                        graph, MESH, layouts, parameters=blocks.parameters, feedback=feedback
+                    ),
                     plan.predicted.memory_bytes,
                     measured.memory.total_bytes,
                 )
@@ -123,18 +125,19 @@ def run(case: Case, store: Path, plans: int, wave: int, team: Team | None = None
 
 
 def draw(bench: Bench, count: int) -> list[Point]:
-    """The planner's best, half with alike segments, the rest mixed; all different, all possible."""
+    """Returns points, all different and all possible: the planner's best, half with alike segments,
+    the rest mixed."""
     random_ = random.Random(0)
     kinds = range(len(bench.profile.segments))
-    solution = bench.candidates.solve(None)
-    assert solution.best is not None
-    found = {solution.best.choice: solution.best}
+    fastest = bench.proposals.solver.fastest(None)
+    assert fastest is not None
+    found = {fastest.plan.choice: fastest.plan}
     tries = itertools.count()
     while len(found) < count and next(tries) < 100 * count:
         if len(found) % 2:
             choice = bench.alike([random_.choice(bench.options(kind)) for kind in kinds])
         else:
-            of_nodes = bench.candidates.composition.kinds
+            of_nodes = bench.proposals.composition.kinds
             choice = tuple(random_.choice(bench.options(kind)) for kind in of_nodes)
         point = bench.point(choice)
         if point.time_s < float("inf"):

@@ -26,9 +26,11 @@ from cfp import Analysis, analyze
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.profile import Effort, Profile, Store
-from cfp.profile.process import ProcessRunner
-from cfp.profile.profiler import measure
-from cfp.profile.scope import Scope
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.budget import Budget
+from cfp.profile.profiler import measure_segments, new_campaign
+from cfp.profile.programs.machine import Machine
+from cfp.profile.runners.process import ProcessRunner
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "profiling_cost.md"
@@ -94,13 +96,13 @@ def measured(analysis: Analysis, folder: Path, scope: Scope) -> Profile:
         Store.open(folder) as store,
         TerminalProgress(console) as progress,
     ):
-        return measure(
-            analysis, mesh, runner, store, scope=scope, effort=Effort(), progress=progress
-        )
+        budget = Budget.of(None)
+        campaign = new_campaign(Machine.of(mesh), runner, store, Effort(), progress, budget)
+        return measure_segments(campaign, analysis, mesh, scope)
 
 
 def merged(few: Profile, every: Profile) -> Profile:
-    """All that either measured."""
+    """Returns all that either measured."""
     segments = [
         replace(b, costs={**a.costs, **b.costs}, layouts={**a.layouts, **b.layouts})
         for a, b in zip(few.segments, every.segments, strict=True)

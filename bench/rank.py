@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def kendall(xs: Sequence[float], ys: Sequence[float], apart: float = 0.0) -> float:
-    """Pairs that both order alike, less those they order otherwise, over all pairs whose `ys`
-    differ by more than `apart`."""
+    """Returns Kendall's tau: pairs that both order alike, less those they order otherwise, over all
+    pairs whose `ys` differ by more than `apart`."""
     pairs = [
         (i, j)
         for i, j in itertools.combinations(range(len(xs)), 2)

@@ -25,12 +25,12 @@ from rich.console import Console
 from bench.environment import made_by
 from bench.planned import make_case
 from cfp import analyze
-from cfp.audit import audit
-from cfp.candidates import Candidates
+from cfp.planning.audit import audit
+from cfp.planning.proposals import Proposals
 from cfp.profile.api import open_campaign
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
-from cfp.profile.scope import Scope
-from cfp.profile.turns import USUAL
 from cfp.report import TerminalProgress
 
 OUT = Path(__file__).parent / "results" / "search_overhead.md"
@@ -88,11 +88,11 @@ def run(model: str, layers: int, batch: int, folder: Path, wave: int, store: str
         profile = measure_segments(campaign, analysis, case.mesh, Scope())
         profiled = time.monotonic()
         compiling_s, running_s = campaign.compiling_s, campaign.running_s
-        candidates = Candidates(
+        proposals = Proposals(
             case.step, analysis, case.mesh, profile, pins={}, pinned={}, sequence=False
         )
-        candidates.solve(None)
-        found = candidates.best(None, 3)
+        proposals.solver.frontier()
+        found = proposals.best(None, 3)
         searched = time.monotonic()
         audit(campaign, {str(i): one.plan for i, one in enumerate(found)})
         end = time.monotonic()

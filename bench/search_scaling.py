@@ -19,14 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.environment import made_by
-from cfp.search import Node, Problem, solve
+from cfp.search import Node, Problem, Solver
 from cfp.search.curve import Falling
-from cfp.search.levels import levels
-from cfp.search.order import best_order
-from cfp.search.part import all_of
-from cfp.search.prune import prune
+from cfp.search.elimination import best_order, build
+from cfp.search.frontier import curves
 from cfp.search.solve import WORK
-from cfp.search.steps import build
 
 RESULTS = Path(__file__).parent / "results"
 TARGET_S = 5
@@ -35,7 +32,7 @@ LAYOUTS = 4
 
 
 def node(rng: np.random.Generator, plans: int) -> Node:
-    """Faster plans tend to keep more; sizes are multiples of 512 bytes."""
+    """Returns a node whose faster plans tend to keep more; sizes are multiples of 512 bytes."""
     times_s = rng.uniform(1e-3, 3e-3, plans)
     kept = rng.uniform(0.5, 1.5, plans) * 1.5e6 / times_s
     scratch = rng.uniform(1e7, 1e9, plans)
@@ -84,27 +81,29 @@ class Row(NamedTuple):
 
 def measure(sort: str, segments: int, plans: int) -> Row:
     problem = SORTS[sort](segments, plans)
-    ends = solve(problem, work=1e6).frontier
+    ends = Solver(problem, work=1e6).frontier().plans
     limit = (ends[0].memory_bytes + ends[-1].memory_bytes) // 2
     start = time.process_time()
-    found = solve(problem, limit)
+    solver = Solver(problem)
+    fastest, frontier = solver.fastest(limit), solver.frontier()
     seconds = time.process_time() - start
-    part = prune(all_of(problem))
+    assert fastest is not None
+    part = solver.part
     order = best_order(part.problem)
-    tables = list(levels(part, order, WORK))  # once more, for what it does not say otherwise
-    known = [known for level in tables for known in level.curve.known]
+    tables = list(curves(part, order, WORK))  # once more, for what it does not say otherwise
+    known = [known for curve in tables for known in curve.known]
     return Row(
         sort=sort,
         segments=segments,
         plans=plans,
         left=part.size / segments,
-        states=build(part.problem, order).most_states,
+        states=max(len(step.members) for step in build(part.problem, order).distinct),
         levels=len(tables),
         buckets=max((len(k.times_s) for k in known if isinstance(k, Falling)), default=0),
-        points=len(found.frontier),
+        points=len(frontier.plans),
         seconds=seconds,
-        slack=found.slack_bytes / limit,
-        frontier_slack=found.frontier_slack_bytes / limit,
+        slack=fastest.slack_bytes / limit,
+        frontier_slack=frontier.slack_bytes / limit,
     )
 
 

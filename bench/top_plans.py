@@ -24,7 +24,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bench.environment import made_by
+from bench.environment import made_by, told
 from bench.profiling.chain import chain_cost
 from bench.profiling_cost import measured
 from bench.rank import kendall
@@ -34,7 +34,7 @@ from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.plan import build_plan
 from cfp.profile import Option, Profile
-from cfp.profile.scope import Scope
+from cfp.profile.explore.scope import Scope
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "top_plans.md"
@@ -52,7 +52,7 @@ def main() -> None:
     step, args = make_step(config("gpt", "small"))
     analysis = analyze(step, *args, mesh_shape=(DEVICES,))
     profile = measured(analysis, options.store / "top_plans", Scope())
-    layer = max(profile.segments, key=lambda segment: segment.kind.occurrences).kind.index
+    layer = max(profile.segments, key=lambda segment: segment.kind.times).kind.index
     chosen = profile.segments[layer].ranked()[: options.top]
     plans = [plan_of(analysis, profile, layer, option) for option in chosen]
     steps_s = full_steps(step, args, analysis, mesh, profile, plans)
@@ -61,7 +61,8 @@ def main() -> None:
 
 
 def plan_of(analysis: Analysis, profile: Profile, layer: int, option: Option) -> list[Option]:
-    """The option for every layer; the other segments as is fastest next to data parallel."""
+    """Returns the option for every layer; the other segments take what is fastest next to data
+    parallel."""
     rows = Option((0,) * len(option.combo))
     plan: list[Option] = []
     for segment in analysis.segments:
@@ -87,7 +88,7 @@ def full_steps(
     profile: Profile,
     plans: Sequence[Sequence[Option]],
 ) -> list[float]:
-    """Median seconds of every plan's full step, run in turns."""
+    """Returns the median seconds of every plan's full step, run in turns."""
 
     def ready(plan: Sequence[Option]) -> Any:
         made = build_plan(
@@ -111,7 +112,7 @@ def full_steps(
 
 
 def strategies(analysis: Analysis, profile: Profile, plan: Sequence[Option]) -> list[Strategy]:
-    """A strategy per block of the step."""
+    """Returns a strategy per block of the step."""
     found: list[Strategy] = [()] * len(analysis.blocks)
     for segment, option in zip(analysis.segments, plan, strict=True):
         kind = profile.segments[segment.kind].kind
@@ -128,7 +129,7 @@ def render(
     steps_s: Sequence[float],
 ) -> str:
     segment = profile.segments[layer]
-    kind, cut = segment.kind, segment.kind.cuts[0]
+    kind, cut = segment.kind, segment.kind.extracts[0]
     at = next(s.index for s in analysis.segments if s.kind == layer)
     options = [plan[at] for plan in plans]
     costs = [segment.costs[option] for option in options]
@@ -138,7 +139,7 @@ def render(
             cut.blocks.mesh_shape,
             segment.layouts[option][0],
             parameters=cut.blocks.parameters,
-            pairs=cut.goes_round,
+            feedback=cut.feedback,
         )
         for option in options
     ]
@@ -147,7 +148,9 @@ def render(
     taus = {
         "measured layer": kendall([cost.time_s for cost in costs], steps_s),
         "predicted step (segments and reshardings)": kendall(predicted, steps_s),
-        "measured communication of the layer": kendall([c.communication_s for c in costs], steps_s),
+        "measured communication of the layer": kendall(
+            [told(cost.communication_s) for cost in costs], steps_s
+        ),
         "Alpa's volume": kendall(volumes, steps_s),
     }
     lines = [
@@ -158,7 +161,7 @@ def render(
         f"GPT `small`, {DEVICES} virtual CPU devices; {segment.ways} of {kind.space} ways "
         f"measured, the fastest {len(plans)} shown. Milliseconds, of one layer (forward, backward, "
         "update) but for the full step; computing, sending and waiting are a device's share by the "
-        "profiler's trace; memory is the compiler's for the layer alone; volume is Alpa's cost in "
+        "profiler; memory is the compiler's for the layer alone; volume is Alpa's cost in "
         "millions.",
         "",
         "| splits | layer | +- | computing | sending | waiting | memory MiB | Alpa's volume "

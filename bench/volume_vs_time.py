@@ -2,7 +2,7 @@
 
 All ways to split a model with its layers alike are priced by Alpa's volume formula
 (`estimate_alpa`). The `--top` cheapest run as full steps, in turn, as the processes of a cluster,
-and CFP's plan with them; beside each stands the communication time that the profiler's trace shows.
+and CFP's plan with them; beside each stands the communication time that the profiler shows.
 Were the formula right, both would order the plans alike (Kendall's tau 1).
 
 `python -m bench.volume_vs_time` writes bench/results/volume_vs_time.md. It needs root.
@@ -21,14 +21,15 @@ from typing import Any
 
 from bench.cluster.spec import read_spec
 from bench.clustered import CFP, SHAPE, Cell, add_cell_options, joined, plan_cell, run_inside
-from bench.environment import made_by
+from bench.environment import made_by, told
 from bench.rank import kendall
 from cfp import Plan, analyze, compare, load
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.devices import make_mesh
 from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
-from cfp.profile.kinds import find_kinds
+from cfp.profile.programs.boundary import find_interfaces
+from cfp.profile.programs.kinds import find_kinds
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "volume_vs_time.md"
@@ -66,7 +67,8 @@ def main() -> None:
 
 
 def measure(cell: Cell, top: int, store: Path) -> list[Row]:
-    """On its cluster, unless that was done before; nothing where it fails, which is said."""
+    """Returns the rows of a model on its cluster, unless that was done before; nothing where it
+    fails, which is printed."""
     if plan_cell(cell, store) is None:
         return []
     where = ["--cluster", cell.cluster, "--mesh", cell.mesh, "--batch", str(cell.batch)]
@@ -77,7 +79,7 @@ def measure(cell: Cell, top: int, store: Path) -> list[Row]:
 
 
 def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
-    """One process of the cluster: all make the same plans, process 0 writes."""
+    """Runs as one process of the cluster: all make the same plans, process 0 writes."""
     with joined(math.prod(cell.mesh_shape)) as team:
         mesh = make_mesh(cell.mesh_shape, "cpu")
         step, args = cell.step()
@@ -93,16 +95,17 @@ def inside(cell: Cell, top: int, store: Path, file: Path) -> None:
         for one in result.plans:
             volume, splits, _ = (0.0, CFP, None) if one.name == CFP else priced[int(one.name)]
             if one.failed is None:
-                rows.append(Row(splits, volume, one.time_s, one.communication_s or 0.0))
+                rows.append(Row(splits, volume, one.time_s, told(one.communication_s)))
         file.write_text(json.dumps([asdict(row) for row in rows]))
 
 
 def cheapest(step: Any, args: Any, mesh: Any, top: int) -> list[tuple[float, str, Plan]]:
-    """Volume, splits and plan of the ways that Alpa's formula finds cheapest."""
+    """Returns volume, splits and plan of the ways that Alpa's formula finds cheapest."""
     analysis = analyze(step, *args, mesh_shape=mesh.devices.shape)
     kinds = find_kinds(analysis)
+    interfaces = find_interfaces(analysis, kinds)
     graph, parameters = analysis.graph, analysis.grouping.parameters
-    pairs = find_pairs(graph, parameters)
+    feedback = find_feedback(graph, parameters)
     of = [segment.kind for segment in analysis.segments]
     ways = list(
         itertools.product(
@@ -113,15 +116,13 @@ def cheapest(step: Any, args: Any, mesh: Any, top: int) -> list[tuple[float, str
     found = []
     for way in drawn:
         options = [Option(way[kind]) for kind in of]
-        plan = assemble_plan(
-            step, analysis, mesh, kinds, options, name="way", pins={}, sequence=False
-        )
+        plan = assemble_plan(step, analysis, mesh, interfaces, options, name="way")
         volume = estimate_alpa(
             graph,
             mesh.devices.shape,
             plan.known("bench").layouts,
             parameters=parameters,
-            pairs=pairs,
+            feedback=feedback,
         )
         splits = "; ".join(kind.show(Option(way[kind.index])) for kind in kinds)
         found.append((volume, splits, plan))

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 import cfp
-from cfp.blocks.check import check_blocks
+from cfp.blocks import SplitName
 from cfp.models import config, make_step
-from cfp.segments.check import check_segments
+from tests.blocks.check import check_blocks
 from tests.foreign import MODELS, PLAIN
+from tests.segments.check import check_segments
 
 
 def analyze(name: str, mesh_shape: tuple[int, ...] = (4,), **options: Any) -> cfp.Analysis:
@@ -23,7 +24,7 @@ def analyze(name: str, mesh_shape: tuple[int, ...] = (4,), **options: Any) -> cf
 
 def check(analysis: cfp.Analysis) -> None:
     check_blocks(analysis.graph, analysis.grouping)
-    check_segments(analysis.graph, analysis.grouping, analysis.cut)
+    check_segments(analysis.graph, analysis.grouping, analysis.segmentation)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
@@ -31,7 +32,7 @@ def test_layers_have_four_blocks_and_81_plans_at_any_depth(name: str) -> None:
     kinds = set()
     for layers in (2, 12):
         analysis = analyze(name, layers=layers)
-        (layer,) = (k for k in analysis.distinct_segments if k.trips == layers)
+        (layer,) = (k for k in analysis.distinct_segments if k.times == layers)
         assert layer.strategies == (3, 3, 3, 3)
         assert layer.space == 81
         kinds.add(tuple(k.fingerprint for k in analysis.distinct_segments))
@@ -45,7 +46,7 @@ def test_moe_has_a_dense_and_an_expert_layer() -> None:
     for layers in (4, 12):
         analysis = analyze("moe", layers=layers)
         check(analysis)
-        dense, expert = (k for k in analysis.distinct_segments if k.trips == layers // 2)
+        dense, expert = (k for k in analysis.distinct_segments if k.times == layers // 2)
         assert dense.strategies == (3, 3, 3, 3)
         kinds.add(tuple(k.fingerprint for k in analysis.distinct_segments))
         run = analysis.segments[expert.representative].blocks
@@ -55,11 +56,11 @@ def test_moe_has_a_dense_and_an_expert_layer() -> None:
             (candidate.name, candidate.extent)
             for block in products
             for candidate in block.candidates
-            if candidate.kind.value == "batch"
+            if candidate.split_name is SplitName.GROUPS
             and analysis.graph.values[analysis.graph.equations[block.seeds[0]].inputs[1]].shape[:1]
             == (experts,)
         ]
-        assert ("batch", experts) in batched, "the expert dim is a candidate"
+        assert ("groups", experts) in batched, "the expert dim is a candidate"
     assert len(kinds) == 1
 
 
@@ -67,7 +68,7 @@ def test_qkv_layout_decides_whether_the_column_split_survives() -> None:
     head_major = analyze("gpt")
     stacked = analyze("gpt", qkv_layout="stacked")
     assert len(head_major.blocks) == 10
-    assert "split does not keep columns" in stacked.blocks[1].ended_by
+    assert "split does not keep output features" in stacked.blocks[1].ended_by
     # the attention products become blocks of their own
     assert len(stacked.blocks) == 14
     check(stacked)
@@ -81,10 +82,10 @@ def test_scan_has_the_blocks_and_segments_of_the_unrolled_model(
     plain = analyze(name, layers=4)
     scanned = analyze(name, layers=4, scan=True, checkpoint=checkpoint)
     check(scanned)
-    assert [(k.trips, k.strategies) for k in scanned.distinct_segments] == [
-        (k.trips, k.strategies) for k in plain.distinct_segments
+    assert [(k.times, k.strategies) for k in scanned.distinct_segments] == [
+        (k.times, k.strategies) for k in plain.distinct_segments
     ]
-    happening = sum(len(s.blocks) * s.trips for s in scanned.segments)
+    happening = sum(len(s.blocks) * s.times for s in scanned.segments)
     assert happening == len(plain.blocks)
     if name != "bert":  # a norm ends the bert layer: scanned, it stays in the body
         assert [k.fingerprint for k in scanned.distinct_segments] == [
@@ -98,8 +99,8 @@ def test_foreign_models_are_analysed_and_their_layers_found(name: str) -> None:
     analysis = cfp.analyze(step, *args, mesh_shape=(4,))
     check(analysis)
     assert not analysis.graph.opaque()
-    assert [k.trips for k in analysis.distinct_segments].count(3) == 1
-    layer = next(k for k in analysis.distinct_segments if k.trips == 3)
+    assert [k.times for k in analysis.distinct_segments].count(3) == 1
+    layer = next(k for k in analysis.distinct_segments if k.times == 3)
     assert len(layer.strategies) == (6 if name == "hf_gpt2" else 4)  # GPT-2's is [q|k|v]
 
 
@@ -128,7 +129,7 @@ def test_sequence_dims_are_candidates_on_request() -> None:
     analysis = cfp.analyze(step, *args, mesh_shape=(4,), sequence=True)
     check(analysis)
     down = next(b for b in analysis.blocks if b.splits and len(b.candidates) == 4)
-    assert [c.name for c in down.candidates if c.kind.value == "rows"] == ["rows0", "rows1"]
+    assert [c.name for c in down.candidates][:2] == ["batch", "sequence"]
 
 
 def test_bad_input_says_what_and_how() -> None:
@@ -148,7 +149,7 @@ def test_bad_input_says_what_and_how() -> None:
         (lambda: cfp.analyze(nothing, x), "contracts nothing"),
         (lambda: cfp.analyze(fine, w, x, mesh_shape=(3,)), "A mesh of 3 divides no dim"),
         (lambda: cfp.analyze(fine, w, "text"), "`x` is a str, not an array"),
-        (lambda: cfp.analyze(42, x), "`step` is a int, not a function"),
+        (lambda: cfp.analyze(42, x), "`step` is of type int, not a function"),
         (lambda: cfp.analyze(fine, w, x, mesh_shape=(0,)), "one positive size per axis"),
         (lambda: cfp.analyze(fine, w, x, mesh_shape="ab"), "one positive size per axis"),
     ]
@@ -164,4 +165,20 @@ def test_abstract_and_concrete_arguments_give_the_same_analysis() -> None:
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
     a, b = cfp.analyze(step, *args), cfp.analyze(step, *shapes)
     assert a.graph.show() == b.graph.show()
-    assert a.cut.show(a.graph, a.grouping) == b.cut.show(b.graph, b.grouping)
+    assert a.segmentation.show(a.graph, a.grouping) == b.segmentation.show(b.graph, b.grouping)
+
+
+def test_a_mesh_that_splits_little_is_noted() -> None:
+    """3 divides the head's vocabulary (96) alone; on one axis of two it is said of that axis."""
+    analysis = analyze("gpt", layers=2, mesh_shape=(2, 3))
+    (note,) = analysis.notes
+    share = analysis.split_share(3)
+    assert 0 < share < 0.5
+    assert analysis.split_share(2) == 1.0
+    assert note == (
+        f"An axis of 3 devices can split {share:.0%} of the step's FLOPs; every device computes "
+        "the rest whole, whose sizes (batch 8, output features 64, input features 64) do not "
+        "divide by 3. 2 or 4 would divide them."
+    )
+    assert analysis.to_json()["notes"] == [note]
+    assert not analyze("gpt", layers=2, mesh_shape=(4,)).notes

@@ -33,7 +33,7 @@ class Place:
     address: str
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command, run there, with the host's own name."""
+        """Returns the command, run there, with the host's own name."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
         return ["ip", "netns", "exec", self.namespace, *named, *command]
 
@@ -57,7 +57,7 @@ def check_privileges() -> None:
 
 @contextlib.contextmanager
 def made(spec: Spec) -> Iterator[list[Place]]:
-    """The hosts of a spec."""
+    """Makes the hosts of a spec, and removes them afterwards."""
     check_privileges()
     _clean()
     places = [
@@ -117,7 +117,7 @@ def _clean() -> None:
 
 
 def _remove(namespace: str) -> None:
-    """With all that runs there."""
+    """Removes the hosts, with all that runs there."""
     found = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )

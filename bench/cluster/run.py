@@ -8,7 +8,7 @@ from typing import TextIO
 
 from bench.cluster.network import made
 from bench.cluster.spec import Spec
-from cfp.cli_cluster import start, wait_all
+from cfp.cluster.launch import run_all
 
 PORT = 47321  # in namespaces of their own, any port is free
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -16,8 +16,8 @@ STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int:
-    """Its exit code; 0 if all processes end well. Process 0 is on the first host; its stdout goes
-    to `output`. Ctrl-C and SIGTERM end the caller too, who may have more to run."""
+    """Returns the exit code; 0 if all processes end well. Process 0 is on the first host; its
+    stdout goes to `output`. Ctrl-C and SIGTERM end the caller too, who may have more to run."""
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)  # so that the cluster is torn down
@@ -28,16 +28,12 @@ def run(spec: Spec, command: Sequence[str], output: TextIO | None = None) -> int
             at = [
                 p for p, host in zip(places, spec.hosts, strict=True) for _ in range(host.processes)
             ]
-            processes = [
-                start(
-                    place.command(command),
-                    (f"{places[0].address}:{PORT}", str(len(at)), str(index)),
-                    shown=index == 0,
-                    output=output,
-                )
+            address = f"{places[0].address}:{PORT}"
+            commands = [
+                (place.command(command), (address, str(len(at)), str(index)))
                 for index, place in enumerate(at)
             ]
-            code = wait_all(processes)
+            code = run_all(commands, output)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -47,7 +47,7 @@ class Spec:
 
 
 def read_spec(path: str) -> Spec:
-    """A file, or the name of one in `bench/cluster/specs`."""
+    """Returns the spec in a file, or the one of that name in `bench/cluster/specs`."""
     file = next(
         (p for p in (Path(path), SPECS / path, SPECS / f"{path}.toml") if p.is_file()), None
     )

@@ -16,7 +16,8 @@ Allowed = Mapping[int, Sequence[Option]]  # kind -> its options
 def best_chain(
     analysis: Analysis, profile: Profile, allowed: Allowed
 ) -> tuple[float, list[Option]]:
-    """Predicted seconds of the fastest plan made of allowed options, and its option per segment."""
+    """Returns the predicted seconds of the fastest plan made of allowed options, and its option per
+    segment."""
     kinds = [segment.kind for segment in analysis.segments]
     best: dict[Option, tuple[float, list[Option]]] = {
         option: (_own(profile, analysis, 0, option), [option]) for option in allowed[kinds[0]]
@@ -40,7 +41,7 @@ def best_chain(
 
 
 def chain_cost(analysis: Analysis, profile: Profile, chosen: Sequence[Option]) -> float:
-    """Predicted seconds of one plan."""
+    """Returns the predicted seconds of one plan."""
     total = sum(_own(profile, analysis, i, option) for i, option in enumerate(chosen))
     return total + sum(
         _between(profile, i, i + 1, chosen[i], chosen[i + 1]) for i in range(len(chosen) - 1)

@@ -59,7 +59,7 @@ def random_recipe(seed: int) -> Recipe:
 
 
 def as_step(recipe: Recipe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A training step: the outputs are what nothing reads; their sum of squares falls."""
+    """Returns a training step: the outputs are what nothing reads; their sum of squares falls."""
     read = {value for move in recipe.moves for value in move.operands}
     last = [v for v in range(1, len(recipe.shapes)) if v not in read]
 
@@ -76,7 +76,8 @@ def as_step(recipe: Recipe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def training_step(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Descends on half the squares of `forward`'s results, whose cotangents are themselves."""
+    """Returns a step that descends on half the squares of `forward`'s results, whose cotangents are
+    themselves."""
 
     def step(weights: Any, *inputs: jax.Array) -> tuple[Any, Any]:
         results, pull = jax.vjp(lambda w: forward(w, *inputs), weights)

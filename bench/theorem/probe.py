@@ -27,12 +27,12 @@ class Gap:
 
     @property
     def moved_bytes(self) -> float:
-        """What a device sends more in the blocks' best plan."""
+        """Returns what a device sends more in the blocks' best plan."""
         parts = self.problem.parts
         return self.units * (parts - 1) / parts**2
 
     def show(self) -> str:
-        """The nodes whose ways differ, and the prices."""
+        """Returns the nodes whose ways differ, and the prices."""
         lines = [f"operators {self.operators.units}, blocks {self.blocks.units} units"]
         pairs = zip(self.operators.assignment, self.blocks.assignment, strict=True)
         for node, (a, b) in zip(self.problem.nodes, pairs, strict=True):

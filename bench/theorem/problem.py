@@ -44,11 +44,11 @@ class Problem:
     pinned: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def producers(self) -> dict[int, tuple[int, int]]:
-        """Value -> (node, which of its results)."""
+        """Returns a dict: value -> (node, which of its results)."""
         return {v: (i, r) for i, node in enumerate(self.nodes) for r, v in enumerate(node.outputs)}
 
     def readers(self) -> dict[int, list[tuple[int, int]]]:
-        """Value -> (node, which of its operands), for every place that reads it."""
+        """Returns a dict: value -> (node, which of its operands), for every place that reads it."""
         found: dict[int, list[tuple[int, int]]] = {}
         for i, node in enumerate(self.nodes):
             for operand, value in enumerate(node.inputs):
@@ -57,7 +57,7 @@ class Problem:
 
 
 def price(problem: Problem, assignment: Sequence[int]) -> int:
-    """Units moved when node i is computed in its way `assignment[i]`."""
+    """Returns the units moved when node i is computed in its way `assignment[i]`."""
     made: dict[int, Sharding] = {}
     wanted: dict[int, set[Sharding]] = {}
     total = 0
@@ -75,7 +75,8 @@ def price(problem: Problem, assignment: Sequence[int]) -> int:
 
 
 def _transfers(made: Sharding, wanted: set[Sharding], parts: int) -> int:
-    """All-to-alls that a value's readers need; a gather counts for P and makes slices free."""
+    """Returns the all-to-alls that a value's readers need; a gather counts for P and makes slices
+    free."""
     others = wanted - {made}
     if made is None or not others:
         return 0
@@ -87,7 +88,7 @@ def respects_pins(problem: Problem, assignment: Sequence[int]) -> bool:
 
 
 def respects_blocks(problem: Problem, assignment: Sequence[int]) -> bool:
-    """Whether some candidate of each block allows what the assignment does inside it."""
+    """Returns whether some candidate of each block allows what the assignment does inside it."""
     return all(
         any(
             all(assignment[node] in ways for node, ways in allowed.items())

@@ -62,7 +62,7 @@ class _Program:
         self.rows.append((1.0, 1.0, dict.fromkeys(columns, 1.0)))
 
     def at_most(self, left: Sequence[int], right: Sequence[int]) -> None:
-        """Sum of left <= sum of right."""
+        """Adds the constraint that the sum of left is at most the sum of right."""
         row = dict.fromkeys(right, 1.0)
         for column in left:
             row[column] = row.get(column, 0.0) - 1.0
@@ -70,7 +70,7 @@ class _Program:
 
 
 def solve(problem: Problem, *, blocks: bool, time_limit_s: float = 120.0) -> Solution:
-    """The optimum, within the blocks' space or over all assignments."""
+    """Returns the optimum, within the blocks' space or over all assignments."""
     program, choices = _program(problem, blocks=blocks)
     values = _run(program, _scale(problem), time_limit_s)
     assignment = tuple(max(columns, key=lambda c: values[c]) - columns[0] for columns in choices)
@@ -80,7 +80,7 @@ def solve(problem: Problem, *, blocks: bool, time_limit_s: float = 120.0) -> Sol
 
 
 def enumerate_all(problem: Problem, *, blocks: bool) -> Solution:
-    """The optimum by trying every assignment (tiny problems)."""
+    """Returns the optimum by trying every assignment (tiny problems)."""
     best: Solution | None = None
     for assignment in itertools.product(*(range(len(node.ways)) for node in problem.nodes)):
         if not _possible(problem, assignment, blocks=blocks):
@@ -174,7 +174,7 @@ def _bind(program: _Program, problem: Problem, choices: list[list[int]]) -> None
 
 
 def _scale(problem: Problem) -> int:
-    """The greatest common divisor of all prices: divided by it, they are small integers."""
+    """Returns the greatest common divisor of all prices: divided by it, they are small integers."""
     prices = [way.price for node in problem.nodes for way in node.ways]
     return math.gcd(*prices, *problem.moved.values()) or 1
 

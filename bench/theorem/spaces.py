@@ -41,7 +41,7 @@ class Silent(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of the comparison: what is priced, and what either space may do."""
+    """The rules of the comparison: what is priced, and what either space may do."""
 
     weights: bool = False
     wide: bool = False
@@ -54,7 +54,7 @@ class BadSplitError(AssertionError):
 
 
 def build_problem(graph: Graph, blocks: Blocks, parts: int, rules: Rules) -> Problem:
-    """The forward pass with its prices; `solve` decides whether the blocks bind."""
+    """Returns the forward pass with its prices; `solve` decides whether the blocks bind."""
     builder = _Builder(graph, blocks, parts, rules)
     equations = builder.equations()
     nodes = [*builder.weights(equations), *(builder.node(e) for e in equations)]
@@ -76,7 +76,7 @@ class _Builder:
         self.from_parameter = self._from_parameter()
 
     def equations(self) -> list[Equation]:
-        """The forward equations that may cost anything."""
+        """Returns the forward equations that may cost anything."""
         costly: set[int] = set(self.blocks.parameters) if self.rules.weights else set()
         kept: list[Equation] = []
         for equation in self.graph.role(Role.FORWARD):
@@ -124,7 +124,7 @@ class _Builder:
         return any(self._says(equation, block, i, way) for i in candidates)
 
     def _says(self, equation: Equation, block: Block, candidate: int, way: Way) -> bool:
-        """Whether the way is what the candidate names for the equation."""
+        """Returns whether the way is what the candidate names for the equation."""
         split = block.candidates[candidate].seeds.get(equation.index)
         if split is not None:
             return fits_seed(way, split.operand_dims, split.result_dim)
@@ -160,7 +160,7 @@ class _Builder:
         return Bound(f"block {block.index}", tuple(allowed))
 
     def pins(self, at: Mapping[int, int], nodes: list[Node]) -> dict[int, frozenset[int]]:
-        """Of every seed of a pinned block, the ways its candidate says."""
+        """Returns for every seed of a pinned block the ways its candidate says."""
         found: dict[int, frozenset[int]] = {}
         for index, candidate in self.rules.pins.items():
             block = self.blocks.blocks[index]
@@ -208,7 +208,7 @@ class _Builder:
         return any(dim is not None for dim in named)
 
     def _from_parameter(self) -> frozenset[int]:
-        """Values made of parameters and constants alone."""
+        """Returns the values made of parameters and constants alone."""
         found = {*self.blocks.parameters}
         for equation in self.graph.role(Role.FORWARD):
             if equation.index in self.block_of:

@@ -36,7 +36,7 @@ def whole(op: Op) -> Way:
 
 
 def split_ways(op: Op, parts: int) -> list[Way]:
-    """Every way of `op` that splits something into `parts`."""
+    """Returns every way of `op` that splits something into `parts`."""
     mapping = op.map
     if mapping is None:
         return []
@@ -66,7 +66,7 @@ def _split(op: Op, mapping: OpMap, lead: int, parts: int) -> Iterator[Way]:
 
 
 def _prefix(mapping: OpMap, lead: int, parts: int) -> frozenset[int] | None:
-    """The fewest factors, shared by all dims that `lead` begins, that divide by `parts`."""
+    """Returns the fewest factors, shared by all dims that `lead` begins, that divide by `parts`."""
     tensors: tuple[Dims, ...] = (*mapping.operands, *mapping.results)
     led = [dim for dims in tensors for dim in dims if dim and dim[0] == lead]
     taken: list[int] = []
@@ -80,7 +80,8 @@ def _prefix(mapping: OpMap, lead: int, parts: int) -> frozenset[int] | None:
 
 
 def _completed(op: Op, operands: tuple[Sharding, ...], parts: int) -> Iterator[Way]:
-    """A partial sum is completed at once: all-reduced, or reduce-scattered along some dim."""
+    """Yields ways in which a partial sum is completed at once: all-reduced, or reduce-scattered
+    along some dim."""
     options: list[list[tuple[Sharding, int]]] = []
     for shape, dtype in zip(op.out_shapes, op.out_dtypes, strict=True):
         n = math.prod(shape) * int(dtype.itemsize)
@@ -96,13 +97,13 @@ def splittable(shape: tuple[int, ...], parts: int) -> list[int]:
 
 
 def fits_seed(way: Way, operand_dims: tuple[Sharding, ...], result_dim: Sharding) -> bool:
-    """Whether a way is what a block's candidate says of a contraction."""
+    """Returns whether a way is what a block's candidate says of a contraction."""
     if way.operands != operand_dims:
         return False
     return way.partial if result_dim is None else way.results == (result_dim,)
 
 
 def of_seed(ways: list[Way], dims: list[SeedDim]) -> list[Way]:
-    """The ways that the candidate dims of a contraction allow."""
+    """Returns the ways that the candidate dims of a contraction allow."""
     splits = [dim.split for dim in dims]
     return [w for w in ways if any(fits_seed(w, s.operand_dims, s.result_dim) for s in splits)]

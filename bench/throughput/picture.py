@@ -15,7 +15,7 @@ from bench.throughput.rows import by_panel
 
 
 def draw(rows: Sequence[Planned], path: Path) -> None:
-    """Steps per second to the fastest's, a panel for each cluster and mesh."""
+    """Draws steps per second over the fastest's, a panel for each cluster and mesh."""
     panels = by_panel(rows)
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(11, 2.6 * len(panels)), squeeze=False, layout="constrained"

@@ -76,7 +76,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """What makes the same plans again; where files go is left out."""
+    """Returns what makes the same plans again; where files go is left out."""
     default = parse([])
     words = ["python -m bench.verify"]
     for name in ("models", "meshes", "random", "seed", "only"):
@@ -91,7 +91,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def read_state(path: Path, cases: Sequence[Case]) -> dict[Case, Result]:
-    """What earlier runs found for these cases, failures left out. A torn last line is skipped."""
+    """Returns what earlier runs found for these cases, failures left out. A torn last line is
+    skipped."""
     if not path.exists():
         return {}
     wanted = set(cases)
@@ -107,7 +108,7 @@ def read_state(path: Path, cases: Sequence[Case]) -> dict[Case, Result]:
 
 
 def told(cases: Sequence[Case], jobs: int):
-    """The results of the cases, shown on stderr as they come."""
+    """Yields the results of the cases, shown on stderr as they come."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     failed = 0

@@ -31,12 +31,12 @@ class Case:
 
     @property
     def by_segment(self) -> bool:
-        """Whether a random plan is made as the planner makes one: every other is."""
+        """Returns whether a random plan is made as the planner makes one: every other is."""
         return self.is_random and int(self.plan.split("-")[1]) % 2 == 1
 
     @property
     def round_trip(self) -> bool:
-        """Whether the plan is also saved, loaded and compared: one random plan in five."""
+        """Returns whether the plan is also saved, loaded and compared: one random plan in five."""
         return int(self.plan.split("-")[1]) % 5 == 0 if self.is_random else self.mesh == "2x2"
 
 

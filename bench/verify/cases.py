@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tests.foreign import MODELS, PLAIN
+from tests.foreign.plain import accumulation
 
 from bench.verify.case import RANDOM, Case
 from cfp import templates
@@ -31,7 +32,7 @@ BUILT_IN: dict[str, Make] = {
     "gpt_bfloat16": partial(_ours, "gpt", dtype="bfloat16"),
     "llama_scan": partial(_ours, "llama", scan=True),
 }
-STEPS: dict[str, Make] = {**BUILT_IN, **MODELS, **PLAIN}
+STEPS: dict[str, Make] = {**BUILT_IN, **MODELS, "accumulation": accumulation.make_step, **PLAIN}
 TEMPLATES = tuple(
     name
     for name in ("data_parallel", "megatron", "zero1", "fsdp", "alpa")
@@ -48,7 +49,8 @@ def make_cases(
     random: int = 12,
     seed: int = 0,
 ) -> list[Case]:
-    """Per step every template on every mesh (`PLAIN` steps: none), and `random` random plans."""
+    """Returns for each step every template on every mesh (none for `PLAIN` steps), and `random`
+    random plans."""
     for step in steps:
         if step not in STEPS:
             raise CfpError(f"There is no step `{step}`: use some of {', '.join(STEPS)}.")

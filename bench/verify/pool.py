@@ -26,7 +26,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # the older emitters compile
 
 
 def run(cases: Sequence[Case], jobs: int) -> Iterator[Result]:
-    """Results as they are made, in no order. A worker keeps to one step while it can."""
+    """Yields results as they are made, in no order. A worker keeps to one step while it can."""
     todo = list(cases)
     workers = [Worker() for _ in range(min(jobs, len(todo)))]
     try:
@@ -48,7 +48,8 @@ def run(cases: Sequence[Case], jobs: int) -> Iterator[Result]:
 
 
 def _next(todo: list[Case], worker: Worker, workers: Sequence[Worker]) -> Case:
-    """A case of the worker's own step, else of a step that nobody has, else the last one."""
+    """Returns a case of the worker's own step, else of a step that nobody has, else the last
+    one."""
     taken = {other.step for other in workers if other is not worker}
     for i, case in enumerate(todo):
         if case.step == worker.step:
@@ -80,7 +81,7 @@ class Worker:
         self.conn.send(case)
 
     def result(self, ready: bool) -> Result | None:
-        """What came of the case; None while it runs."""
+        """Returns what came of the case; None while it runs."""
         assert self.case is not None
         time_s = time.monotonic() - self.since
         if ready:
@@ -107,7 +108,7 @@ class Worker:
 
 
 def work(conn: Connection) -> None:
-    """A worker: runs cases as they come, keeping the last step's reference."""
+    """Runs cases as they come, as a worker that keeps the last step's reference."""
     os.environ.update(ENVIRONMENT)
     import jax
 

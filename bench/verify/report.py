@@ -11,7 +11,7 @@ from bench.verify.case import Result
 
 
 def table(results: Sequence[Result], command: str) -> str:
-    """Markdown: a row per step, totals, what was refused, what failed."""
+    """Returns Markdown: a row per step, totals, what was refused, what failed."""
     steps = list(dict.fromkeys(result.case.step for result in results))
     failures = [result for result in results if result.status == "failed"]
     refusals = [result for result in results if result.status == "refused"]

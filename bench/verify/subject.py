@@ -25,7 +25,8 @@ from cfp.layouts.state import State
 from cfp.plan import Plan, Verified, build_plan, load
 from cfp.plan.assemble import assemble_plan
 from cfp.plan.verify import Reference, run_alone
-from cfp.profile.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.boundary import find_interfaces
+from cfp.profile.programs.kinds import Kind, Option, find_kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,20 +49,20 @@ class Subject:
         return self._analyses[mesh_shape]
 
     def reference(self, mesh_shape: tuple[int, ...]) -> Reference:
-        """Made once: the graph is the same for every mesh."""
+        """Returns the unsharded step's results, made once: the graph is the same for every mesh."""
         if not self._reference:
             graph = self.analysis(mesh_shape).graph
             self._reference.append(run_alone(self.step, self.args, graph, jax.devices()[0]))
         return self._reference[0]
 
     def strategies(self, case: Case) -> list[Strategy]:
-        """A random strategy per block; the same for the same case anywhere."""
+        """Returns a random strategy per block; the same for the same case anywhere."""
         random = Random(f"{case} {case.seed}")
         blocks = self.analysis(case.mesh_shape).blocks
         return [random.choice(block.strategies(case.mesh_shape)) for block in blocks]
 
     def options(self, case: Case, kinds: Sequence[Kind]) -> list[Option]:
-        """A random option per segment, training state and all."""
+        """Returns a random option per segment, training state and all."""
         random = Random(f"{case} {case.seed}")
         found = []
         for segment in self.analysis(case.mesh_shape).segments:
@@ -79,14 +80,15 @@ class Subject:
         if case.by_segment:
             kinds = find_kinds(analysis)
             options = self.options(case, kinds)
-            return assemble_plan(self.step, analysis, mesh, kinds, options, name=case.plan)
+            interfaces = find_interfaces(analysis, kinds)
+            return assemble_plan(self.step, analysis, mesh, interfaces, options, name=case.plan)
         return build_plan(self.step, analysis, mesh, self.strategies(case), name=case.plan)
 
     def verify(self, case: Case, plan: Plan) -> Verified:
         return self.reference(case.mesh_shape).verify(plan)
 
     def round_trip(self, plan: Plan) -> bool:
-        """Whether the plan, saved and loaded, asks the same of every tensor."""
+        """Returns whether the plan, saved and loaded, asks the same of every tensor."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "plan.json"
             plan.save(path)
@@ -96,7 +98,7 @@ class Subject:
         return again.bound.layouts == plan.bound.layouts
 
     def check(self, case: Case) -> Result:
-        """All that is asked of a case. Whatever goes wrong is a result too."""
+        """Returns all that is asked of a case. Whatever goes wrong is a result too."""
         start = time.perf_counter()
         result = self._check(case)
         return replace(result, time_s=round(time.perf_counter() - start, 2))

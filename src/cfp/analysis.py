@@ -13,6 +13,9 @@ from cfp.errors import CfpError
 from cfp.segments import DistinctSegment, Segment, Segments, build_segments
 from cfp.trace import Graph, Role, source_line, trace
 
+# below it a note is due: with a tenth of the work whole on each, 8 devices take 1.7 times as long
+LITTLE_SHARE = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -20,9 +23,19 @@ class Analysis:
 
     graph: Graph
     grouping: Blocks
-    cut: Segments
+    segmentation: Segments
+    sequence: bool  # whether sequence dims are candidates of their own
     trace_s: float
     seconds: float
+
+    def __repr__(self) -> str:
+        """Returns one line: the graph alone is megabytes of text."""
+        mesh = "x".join(map(str, self.mesh_shape))
+        return (
+            f"<Analysis for a mesh of {mesh}: {len(self.graph.equations)} equations, "
+            f"{len(self.blocks)} ParallelBlocks, {len(self.segments)} segments, "
+            f"{len(self.distinct_segments)} distinct>"
+        )
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -30,19 +43,53 @@ class Analysis:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Every occurrence, in running order."""
-        return self.cut.segments
+        """Returns every occurrence, in running order."""
+        return self.segmentation.segments
 
     @property
     def distinct_segments(self) -> tuple[DistinctSegment, ...]:
-        return self.cut.kinds
+        return self.segmentation.kinds
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
         return self.grouping.mesh_shape
 
+    def split_share(self, parts: int) -> float:
+        """Returns the share of the step's FLOPs in blocks that can be split into `parts`."""
+        flops = {True: 0.0, False: 0.0}
+        for segment in self.segments:
+            for block in (self.blocks[index] for index in segment.blocks):
+                splits = any(candidate.allows(parts) for candidate in block.candidates)
+                flops[splits] += block.flops * segment.times
+        return flops[True] / (sum(flops.values()) or 1.0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Returns what the user should know of the mesh: an axis that can split little of the
+        work."""
+        found: list[str] = []
+        for size in dict.fromkeys(size for size in self.mesh_shape if size > 1):
+            share = self.split_share(size)
+            if share >= LITTLE_SHARE:
+                continue
+            whole: dict[str, float] = {}  # a dim -> FLOPs of the blocks that have it
+            for block in self.blocks:
+                if not any(candidate.allows(size) for candidate in block.candidates):
+                    for candidate in block.candidates:
+                        name = f"{candidate.name} {candidate.extent}"
+                        whole[name] = whole.get(name, 0.0) + block.flops
+            dims = ", ".join(sorted(whole, key=lambda name: -whole[name])[:3])
+            better = [n for n in range(2, 2 * size + 1) if self.split_share(n) >= LITTLE_SHARE]
+            way = f" {_listed(better)} would divide them." if better else ""
+            found.append(
+                f"An axis of {size} devices can split {share:.0%} of the step's FLOPs; every "
+                f"device computes the rest whole, whose sizes ({dims}) do not divide by {size}."
+                f"{way}"
+            )
+        return tuple(found)
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data with the keys the contract names, for `json.dumps`."""
+        """Returns plain data with the keys that the contract names, for `json.dumps`."""
         graph = self.graph
         roles = Counter(equation.role.value for equation in graph.equations)
         return {
@@ -55,7 +102,7 @@ class Analysis:
                     "index": segment.index,
                     "kind": segment.kind,
                     "blocks": list(segment.blocks),
-                    "trips": segment.trips,
+                    "times": segment.times,
                     "loop": segment.loop,
                 }
                 for segment in self.segments
@@ -65,7 +112,7 @@ class Analysis:
                     "kind": kind.index,
                     "fingerprint": kind.fingerprint,
                     "occurrences": list(kind.occurrences),
-                    "times": kind.trips,
+                    "times": kind.times,
                     "strategies": list(kind.strategies),
                     "space": kind.space,
                 }
@@ -75,6 +122,7 @@ class Analysis:
                 {"primitive": e.primitive, "role": e.role.value, "source": source_line(e)}
                 for e in graph.opaque()
             ],
+            "notes": list(self.notes),
             "trace_seconds": self.trace_s,
             "seconds": self.seconds,
         }
@@ -133,11 +181,17 @@ def analyze(
     _check_divides(blocks)
     segments = build_segments(graph, blocks)
     seconds = time.perf_counter() - start
-    return Analysis(graph, blocks, segments, graph.trace_s, seconds)
+    return Analysis(graph, blocks, segments, sequence, graph.trace_s, seconds)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """Returns `2`, `2 or 4`, `2, 4 or 8`."""
+    *first, last = map(str, sizes[-3:])
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def check_mesh_shape(mesh_shape: Sequence[int]) -> tuple[int, ...]:
-    """A tuple of positive ints, or an error that says what to write."""
+    """Returns a tuple of positive ints, or an error that says what to write."""
     try:
         shape = tuple(int(size) for size in mesh_shape)
     except (TypeError, ValueError):

@@ -19,14 +19,17 @@ from jax.sharding import Mesh
 from cfp.errors import CfpError
 
 MOST_VIRTUAL = 4096  # these take seconds to start and half a gigabyte
-MOST_DEVICES = 2**16
+MOST_DEVICES = 2**16  # far more than any cluster has: a larger number is a typing mistake
+MOST_AXES = 64  # numpy's arrays, in which meshes keep their devices, have no more
+_EXTRAS = {"gpu": "cuda13", "tpu": "tpu"}  # extras of the distribution `jax`, by platform
+_BEHIND = {"gpu": ("cuda", "rocm")}  # names that JAX_PLATFORMS may have for it
 _FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 def make_mesh(
     shape: Sequence[int], platform: str | None = None, names: Sequence[str] | None = None
 ) -> Mesh:
-    """The first devices of the platform, or of JAX's default one, in a mesh.
+    """Returns the first devices of the platform, or of JAX's default one, in a mesh.
 
     Where these are CPUs there are as many as the mesh needs, unless JAX is already running with
     fewer.
@@ -37,8 +40,7 @@ def make_mesh(
     try:
         devices: list[Any] = jax.devices(platform)
     except RuntimeError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
-        raise CfpError(f"JAX has no devices of platform `{platform or 'any'}`: {reason}.") from None
+        raise CfpError(_no_devices(platform, str(error))) from None
     if len(devices) < count:
         kind = devices[0].platform
         way = (
@@ -54,7 +56,8 @@ def make_mesh(
 
 
 def reading_mesh(axes: Mapping[str, int]) -> Mesh:
-    """A mesh to read a plan by: of any size, all of one CPU device. Nothing can run on it."""
+    """Returns a mesh to read a plan by: of any size, all of one CPU device. Nothing can run on
+    it."""
     count = _size(axes)
     _before_start(1, "cpu")
     devices = np.full(count, jax.devices("cpu")[0]).reshape(tuple(axes.values()))
@@ -62,12 +65,13 @@ def reading_mesh(axes: Mapping[str, int]) -> Mesh:
 
 
 def axis_names(count: int) -> tuple[str, ...]:
-    """x, y, z, a3, a4 ..."""
+    """Returns the names x, y, z, a3, a4 ..."""
     return (*"xyz", *(f"a{i}" for i in range(3, count)))[:count]
 
 
 def memory_bytes(mesh: Mesh) -> int | None:
-    """What the smallest device of the mesh has for programs; None where devices do not say."""
+    """Returns what the smallest device of the mesh has for programs; None where devices do not
+    say."""
     found = []
     for device in mesh.devices.flat:
         if device.process_index == jax.process_index():
@@ -77,7 +81,24 @@ def memory_bytes(mesh: Mesh) -> int | None:
     return min(known) if known and len(known) == len(found) else None
 
 
+def _no_devices(platform: str | None, said: str) -> str:
+    """Says why JAX has no devices of a platform, and what helps."""
+    start = f"JAX has no devices of platform `{platform or 'any'}`"
+    allowed = jax.config.jax_platforms  # type: ignore[attr-defined]
+    if "Unknown backend" not in said or platform not in _EXTRAS:
+        reason = (said.splitlines() or ["no reason given"])[0].rstrip(".")
+        return f"{start}: {reason}."
+    if allowed and not {platform, *_BEHIND.get(platform, ())} & set(allowed.split(",")):
+        return f"{start}: JAX_PLATFORMS is `{allowed}`, which leaves it out. Unset it."
+    return (
+        f"{start}: this JAX was installed without it. Install it with pip install "
+        f'"jax[{_EXTRAS[platform]}]", or use --platform cpu for virtual devices.'
+    )
+
+
 def _size(axes: Mapping[str, int]) -> int:
+    if len(axes) > MOST_AXES:
+        raise CfpError(f"A mesh of {len(axes)} axes is too much: {MOST_AXES} is the most.")
     text = "x".join(map(str, axes.values()))
     if not axes or min(axes.values()) < 1:
         raise CfpError(f"A mesh of [{text}] has no devices: every axis needs at least one.")
@@ -96,7 +117,7 @@ def _before_start(count: int, platform: str | None) -> None:
     update: Any = jax.config.update
     try:
         update("jax_num_cpu_devices", count)
-    except RuntimeError:  # JAX has started: what there is, is there
+    except RuntimeError:  # JAX has started: its devices can no longer be changed
         return
     if platform == "cpu":
         update("jax_platforms", "cpu")

@@ -1,66 +1,57 @@
 """The whole pipeline: from an unmodified step to the fastest plan that fits in memory.
 
-analyze    trace, blocks, segments
-profile    every distinct segment and resharding, measured on the devices
-search     one option per segment: least time within the memory limit
-choose     the best few as full steps: their real memory and their real time decide
+analyse    trace, blocks, segments; pins and templates               -> Analysed
+profile    every distinct segment and resharding, on the devices     -> Profile
+search     one option per segment: least time within the limit       -> Proposals
+audit      the best few as full steps: their real memory and time
+           decide; then the chosen one on fresh rounds               -> Chosen
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 from jax.sharding import Mesh
 
-from cfp.candidates import Candidates
-from cfp.choose import AUDITED, Chooser
+from cfp.analysis import Analysis
+from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
+from cfp.blocks.follow_batch import follow_batch
 from cfp.cluster import Team
-from cfp.devices import memory_bytes
-from cfp.duration import parse_duration
-from cfp.errors import CfpError
-from cfp.memory_size import parse_memory
-from cfp.plan import Plan, auto_mesh
+from cfp.errors import PlanWarning
+from cfp.layouts import Layout, auto_mesh
+from cfp.plan import Plan
 from cfp.plan.build import analyze_for
-from cfp.plan.evidence import Evidence
+from cfp.plan.evidence import Evidence, FailedProgram
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
-from cfp.profile import Effort, Progress
+from cfp.planning.choose import Chooser, Chosen
+from cfp.planning.options import Given, Options
+from cfp.planning.proposals import Proposals
+from cfp.profile import Profile, Progress
 from cfp.profile.api import open_campaign
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.budget import Budget
+from cfp.profile.measure.campaign import Campaign
 from cfp.profile.profiler import measure_segments
-from cfp.profile.scope import Scope
-from cfp.profile.together import together
+from cfp.profile.runners.shared_decision import decide_together
 from cfp.segments.fill import SEED
-from cfp.templates.data_parallel import follow_batch
-from cfp.templates.several import make_templates
-
-MARGIN = 0.05  # of a device's memory, left to the runtime and to fragmentation
+from cfp.templates.by_name import make_templates
 
 
 def plan(
     step: Callable[..., Any],
     *args: Any,
     mesh: Mesh,
-    memory_limit: int | str | None = None,
-    pins: Mapping[str, Any] | None = None,
-    budget: float | str | None = None,
-    audit: int | bool = AUDITED,
-    beside: Sequence[str] = (),
-    sequence: bool = False,
-    outer_batch: bool = False,
-    exhaustive: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
-    isolate: bool | None = None,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     team: Team | None = None,
+    **options: Unpack[Given],
 ) -> Plan:
-    """The fastest plan for a training step on the devices of a mesh, by measuring.
+    """Returns the fastest plan for a training step on the devices of a mesh, by measuring.
 
     `step` is any function of `args`, which are arrays or `ShapeDtypeStruct`s in any pytrees.
 
@@ -68,86 +59,185 @@ def plan(
                    says. Counts what `plan.jit(step)` needs: a step that does not donate its state
                    has it twice.
     pins           how arguments must lie: {"state.params.*.qkv": PartitionSpec(None, "x")}
-    budget         seconds or "5m" for measuring, 30 to 50 % of it for full steps; after it the
-                   best of what was measured is returned
+    budget         seconds or "5m" for all of it; full steps have 30 to 50 % of that, and the best
+                   prediction has one in any case. A compilation that is under way when the time is
+                   over may end later.
     audit          how many predictions are run as full steps, the best ones that really differ,
                    the fastest of which is returned; True: 3, False or 0: none
-    beside         templates to run next to them, for `plan.evidence.steps`: "data_parallel" ...
+    beside         templates to run next to it afterwards, on fresh rounds, for
+                   `plan.evidence.confirmed`: "data_parallel" ...
     sequence       let sequence dims be split on their own
     outer_batch    the mesh's first axis splits the batch and nothing else: less to measure
     exhaustive     measure every option of every segment
-    cache_dir, isolate, effort, progress, team   as of `cfp.profile.profile`
+    progress       who is told what is being done; by default a line on stderr, where that is a
+                   terminal; False tells nobody, True always writes to stderr
+    cache_dir, isolate, effort, team   as of `cfp.profile.profile`
 
     On a mesh of several processes (`jax.distributed`) every process calls this alike, and gets the
     plan; process 0 decides what is measured, and keeps it.
     """
-    start = time.monotonic()
-    mesh = auto_mesh(mesh)
-    limit, budget_s = limit_bytes(memory_limit, mesh), _seconds(budget)
+    return make_plan(step, args, mesh, Options(**options), progress, team)
+
+
+def make_plan(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: Mesh,
+    options: Options,
+    progress: Progress | bool | None = None,
+    team: Team | None = None,
+) -> Plan:
+    """Returns what `plan` does, its options in one value."""
+    from cfp.report.progress import shown  # reads plans, so it is a later room
+
+    budget = Budget.of(options.budget_s)
+    task = Task(step, args, auto_mesh(mesh), options)
 
     def decide(team: Team | None) -> Plan:
-        telling = progress or Progress()
-        telling.stage("analysing the step")
-        analysis = analyze_for(step, args, mesh, sequence=sequence)
-        pinned = resolve_pins(analysis.graph, mesh, pins or {})
-        outer = follow_batch(analysis, mesh.devices.shape[0], "outer_batch") if outer_batch else ()
-        others = make_templates(beside, step, args, mesh)
-        count = AUDITED if audit is True else int(audit)
-        beside_it = [one for one in others.values() if isinstance(one, Plan)]
-        scope = Scope(
-            exhaustive=exhaustive,
-            budget_s=budget_s,
-            full_steps=count + len(beside_it) if count else 0,
-            memory_limit_bytes=limit,
-            outer=tuple(outer),
-        )
-        with open_campaign(
-            mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=telling, team=team
-        ) as campaign:
-            profile = measure_segments(campaign, analysis, mesh, scope)
-            telling.stage("searching")
-            candidates = Candidates(
-                step, analysis, mesh, profile, pins=pins or {}, pinned=pinned, sequence=sequence
-            )
-            campaign.deadline = math.inf if budget_s is None else start + budget_s
-            chosen = Chooser(candidates, campaign, limit, count, others).choose()
-        evidence = Evidence(
-            memory_limit_bytes=limit,
-            slack_bytes=candidates.solve(limit).slack_bytes,
-            seed=SEED,
-            seconds=time.monotonic() - start,
-            programs=campaign.compiled + campaign.loaded,
-            loaded=campaign.loaded,
-            segments=candidates.segments(chosen.candidate.point),
-            frontier=candidates.frontier(),
-            steps=chosen.steps,
-        )
-        notes = (*chosen.notes, *campaign.machine.levels(mesh.axis_names))
-        return replace(chosen.candidate.plan, notes=notes, evidence=evidence)
+        with shown(progress, options.budget_s) as telling:
+            return replace(run_stages(task, budget, telling, team), mesh=mesh)
 
-    return together(
-        mesh,
+    return decide_together(
+        task.mesh,
         team,
-        isolate,
+        options.isolate,
         decide,
-        pack=lambda plan: json.dumps(plan_to_json(plan)),
+        pack=lambda plan: json.dumps(plan_to_json(plan)).encode(),
         unpack=lambda text: plan_from_json(json.loads(text), mesh).bind(step, *args),
     )
 
 
-def limit_bytes(memory_limit: int | str | None, mesh: Mesh) -> int | None:
-    """What the user allows, else what the devices have less a margin, else no limit."""
-    if memory_limit is None:
-        there = memory_bytes(mesh)
-        return None if there is None else int(there * (1 - MARGIN))
-    found = parse_memory(memory_limit) if isinstance(memory_limit, str) else int(memory_limit)
-    if found <= 0:
-        raise CfpError(f"`memory_limit` is {memory_limit}: give bytes per device, or '12GiB'.")
-    return found
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be planned; the mesh has Auto axes."""
+
+    step: Callable[..., Any]
+    args: tuple[Any, ...]
+    mesh: Mesh
+    options: Options
 
 
-def _seconds(budget: float | str | None) -> float | None:
-    seconds = parse_duration(budget) if isinstance(budget, str) else budget
-    if seconds is not None and not seconds > 0:
-        raise CfpError(f"`budget` is {seconds:g} s: give a time such as '5m', or none.")
-    return seconds
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """What is known before anything is measured. `pinned` is how arguments must lie, by position;
+    `templates` are plans to run beside the chosen one, or why there is none; `outer` is what the
+    first mesh axis must split, a candidate per block."""
+
+    analysis: Analysis
+    notes: tuple[str, ...]
+    pinned: Mapping[int, Layout]
+    templates: Mapping[str, Plan | str]
+    outer: tuple[int | None, ...]
+
+
+def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None) -> Plan:
+    """Runs all stages, in the process that decides."""
+    options = task.options
+    telling.stage("analysing the step")
+    analysed = analyse(task)
+    with open_campaign(
+        task.mesh,
+        cache_dir=options.cache_dir,
+        isolate=options.isolate,
+        effort=options.effort,
+        progress=telling,
+        team=team,
+        budget=budget.followed_by(*full_steps(options, analysed)),
+    ) as campaign:
+        profile = profile_segments(task, analysed, campaign)
+        telling.stage("searching")
+        proposals = search(task, analysed, profile)
+        chosen = audit(task, analysed, proposals, campaign)
+    evidence = gather_evidence(proposals, chosen, campaign)
+    levels = campaign.machine.levels(task.mesh.axis_names)
+    notes = (*analysed.notes, *chosen.notes, *levels)
+    return replace(chosen.proposal.plan, notes=notes, evidence=evidence)
+
+
+def analyse(task: Task) -> Analysed:
+    """Finds the step's blocks and segments, and resolves what the options name of them."""
+    options, mesh = task.options, task.mesh
+    analysis = analyze_for(task.step, task.args, mesh, sequence=options.sequence)
+    graph = analysis.graph
+    outer: tuple[int | None, ...] = ()
+    notes = notes_of(analysis)
+    pinned = resolve_pins(graph, mesh, options.pins or {})
+    if options.outer_batch:
+        parts = mesh.devices.shape[0]
+        outer = tuple(follow_batch(graph, analysis.grouping, parts, "outer_batch"))
+    templates = make_templates(options.beside, task.step, task.args, mesh)
+    return Analysed(analysis, notes, pinned, templates, outer)
+
+
+def full_steps(options: Options, analysed: Analysed) -> tuple[int, int]:
+    """Returns how many full steps are measured to choose one, and then on fresh rounds: the chosen
+    one, one device alone and the templates."""
+    beside = sum(isinstance(one, Plan) for one in analysed.templates.values())
+    return (options.audited, 2 + beside) if options.audited else (0, 0)
+
+
+def profile_segments(task: Task, analysed: Analysed, campaign: Campaign) -> Profile:
+    """Measures the segments and reshardings that may matter."""
+    scope = Scope(
+        exhaustive=task.options.exhaustive,
+        memory_limit_bytes=task.options.limit_bytes(task.mesh),
+        outer=analysed.outer,
+    )
+    return measure_segments(campaign, analysed.analysis, task.mesh, scope)
+
+
+def search(task: Task, analysed: Analysed, profile: Profile) -> Proposals:
+    """Composes the measurements into plans to choose from."""
+    return Proposals(
+        task.step,
+        analysed.analysis,
+        task.mesh,
+        profile,
+        pins=task.options.pins or {},
+        pinned=analysed.pinned,
+    )
+
+
+def audit(task: Task, analysed: Analysed, proposals: Proposals, campaign: Campaign) -> Chosen:
+    """Runs the best proposals as full steps and chooses one."""
+    campaign.outlook.later = {}  # full steps are next, and last
+    limit = task.options.limit_bytes(task.mesh)
+    count = task.options.audited
+    return Chooser(proposals, campaign, limit, count, analysed.templates).choose()
+
+
+def gather_evidence(proposals: Proposals, chosen: Chosen, campaign: Campaign) -> Evidence:
+    """Returns the numbers that justify a plan."""
+    return Evidence(
+        memory_limit_bytes=chosen.limit_bytes,
+        slack_bytes=chosen.proposal.slack_bytes,
+        seed=SEED,
+        seconds=time.monotonic() - campaign.budget.start,
+        programs=campaign.compiled + campaign.loaded,
+        loaded=campaign.loaded,
+        start_s=proposals.start_s,
+        segments=proposals.segments(chosen.proposal.point),
+        frontier=proposals.frontier(),
+        steps=chosen.steps,
+        confirmed=chosen.confirmed,
+        failed=tuple(
+            FailedProgram(one.name, one.failed or "", one.key not in campaign.passing)
+            for one in campaign.failures()
+        ),
+    )
+
+
+def notes_of(analysis: Analysis) -> tuple[str, ...]:
+    """Returns what the user should know of the step, as notes of its plan; what is serious is a
+    warning."""
+    graph = analysis.graph
+    notes = [*analysis.notes]
+    if not find_feedback(graph, analysis.grouping.parameters):
+        notes.append(TRAINS_NOTHING)
+        warnings.warn(TRAINS_NOTHING, PlanWarning, stacklevel=8)  # at the caller of `plan`
+    if graph.own_constraints:
+        notes.append(
+            f"The step itself says how {graph.own_constraints} tensors lie "
+            "(with_sharding_constraint); the plan decides in its place."
+        )
+    return tuple(notes)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from cfp.blocks import Block, Blocks, build_blocks
-from cfp.blocks.check import check_blocks
 from cfp.trace import Graph, trace
+from tests.blocks.check import check_blocks
 
 from .oracle import violations
 

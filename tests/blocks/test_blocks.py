@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from cfp.blocks import Block, Kind, build_blocks
-from cfp.blocks.check import check_blocks
+from cfp.blocks import Block, SplitName, build_blocks
 from cfp.errors import CfpError
 from cfp.models import NAMES, config, make_step
 from cfp.trace import Graph, trace
+from tests.blocks.check import check_blocks
 
 from .cases import (
     attend,
@@ -45,18 +45,18 @@ def test_mlp() -> None:
         """\
 block 0
   seed dot_general [8,4,16] x [16,32]
-  candidate rows: extent 8, dims (0, None)->0
-  candidate columns: extent 32, dims (None, 1)->2
-  candidate contracted: extent 16, dims (2, 0)->None
+  candidate batch: extent 8, dims (0, None)->0
+  candidate output features: extent 32, dims (None, 1)->2
+  candidate input features: extent 16, dims (2, 0)->None
   4 members, 1 placed, 1 backward contractions
-  ends: dot_general does not keep columns
+  ends: dot_general does not keep output features
 block 1
   seed dot_general [8,4,32] x [32,16]
-  candidate rows: extent 8, dims (0, None)->0
-  candidate columns: extent 16, dims (None, 1)->2
-  candidate contracted: extent 32, dims (2, 0)->None
+  candidate batch: extent 8, dims (0, None)->0
+  candidate output features: extent 16, dims (None, 1)->2
+  candidate input features: extent 32, dims (2, 0)->None
   3 members, 1 placed, 2 backward contractions
-  ends: reduce_sum does not keep rows"""
+  ends: reduce_sum does not keep batch"""
     )
 
 
@@ -72,12 +72,12 @@ def test_head_major_qkv_keeps_its_columns() -> None:
 
     graph, blocks = build(forward, {"qkv": (16, 48), "out": (16, 16)})
     first, second = blocks.blocks
-    assert extents(first) == {"rows": 8, "columns": 4, "contracted": 16}
+    assert extents(first) == {"batch": 8, "output features": 4, "input features": 16}
     assert kinds(graph, first.members).count("dot_general") == 3
     assert "reduce_max" in kinds(graph, first.members)
     assert backward(blocks) == [1 + 4, 2]
-    assert first.ended_by == ("dot_general does not keep columns",)
-    assert extents(second) == {"rows": 8, "columns": 16, "contracted": 16}
+    assert first.ended_by == ("dot_general does not keep output features",)
+    assert extents(second) == {"batch": 8, "output features": 16, "input features": 16}
 
 
 def test_stacked_qkv_ends_at_the_split() -> None:
@@ -87,15 +87,15 @@ def test_stacked_qkv_ends_at_the_split() -> None:
     graph, blocks = build(forward, {"qkv": (16, 48), "out": (16, 16)})
     first = blocks.blocks[0]
     assert kinds(graph, first.members) == ["dot_general"]
-    assert first.ended_by == ("split does not keep columns",)
+    assert first.ended_by == ("split does not keep output features",)
     assert seeds(blocks) == [1, 1, 1, 1]
-    assert extents(blocks.blocks[1])["batch1"] == 4  # the heads
+    assert extents(blocks.blocks[1])["groups"] == 4  # the heads
 
 
 def test_separate_qkv_are_siblings() -> None:
     _, blocks = build(attention(4, 4), QKVO)
     assert seeds(blocks) == [3, 1]
-    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 16}
+    assert extents(blocks.blocks[0]) == {"batch": 8, "output features": 4, "input features": 16}
     for candidate in blocks.blocks[0].candidates:
         assert set(candidate.seeds) == set(blocks.blocks[0].seeds)
     assert backward(blocks) == [3 + 4, 2]
@@ -104,7 +104,7 @@ def test_separate_qkv_are_siblings() -> None:
 def test_cross_attention_joins() -> None:
     _, blocks = build(attention(4, 4), {**QKVO, "k": (12, 16), "v": (12, 16)}, *CROSS)
     assert seeds(blocks) == [3, 1]
-    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 4}
+    assert extents(blocks.blocks[0]) == {"batch": 8, "output features": 4, "input features": 4}
 
 
 CROSS = (floats(8, 4, 16), floats(8, 6, 12))
@@ -113,7 +113,7 @@ CROSS = (floats(8, 4, 16), floats(8, 6, 12))
 def test_grouped_queries_join_where_their_heads_divide() -> None:
     _, blocks = build(attention(8, 4), {**QKVO, "k": (16, 8), "v": (16, 8)})
     assert seeds(blocks) == [3, 1]
-    assert extents(blocks.blocks[0])["columns"] == 4
+    assert extents(blocks.blocks[0])["output features"] == 4
 
 
 def test_grouped_queries_end_where_their_heads_do_not() -> None:
@@ -125,8 +125,14 @@ def test_grouped_queries_end_where_their_heads_do_not() -> None:
     assert kinds(graph, q.members) == ["dot_general", "reshape"]
     for block in (k, v):
         assert kinds(graph, block.members) == ["dot_general"]
-        assert block.ended_by == ("reshape does not keep columns",)
-    assert extents(scores) == {"batch0": 8, "batch1": 8, "rows": 4, "columns": 4, "contracted": 2}
+        assert block.ended_by == ("reshape does not keep output features",)
+    assert extents(scores) == {
+        "batch": 8,
+        "groups": 8,
+        "left dim": 4,
+        "right dim": 4,
+        "summed dim": 2,
+    }
     assert scores.inputs_from == (0, 1)
     assert values.inputs_from == (2, 3)
     _, fitting = build(attention(8, 2), shapes, mesh=(2,))
@@ -138,14 +144,18 @@ def test_sequence_is_a_candidate_and_ends_at_the_softmax() -> None:
     scores, v, values, out = blocks.blocks
     assert seeds(blocks) == [2, 1, 1, 1]
     # the query's sequence, and the key's: each splits one of the two seeds
-    rows = [c for c in scores.candidates if c.kind is Kind.ROWS]
-    assert sorted(len(c.seeds) for c in rows) == [1, 1, 2]
+    assert [(c.split_name, len(c.seeds)) for c in scores.candidates if not c.sums] == [
+        (SplitName.BATCH, 2),
+        (SplitName.SEQUENCE, 1),
+        (SplitName.OUTPUT, 2),
+        (SplitName.SEQUENCE, 1),
+    ]
     assert kinds(graph, scores.members).count("dot_general") == 3
     assert "reduce_max" not in kinds(graph, scores.members)
     assert any("reduce_max" in reason for reason in scores.ended_by)
-    assert extents(v) == {"rows0": 8, "rows1": 4, "columns": 4, "contracted": 16}
+    assert extents(v) == {"batch": 8, "sequence": 4, "output features": 4, "input features": 16}
     assert "reduce_max" in kinds(graph, values.prologue)
-    assert extents(out) == {"rows0": 8, "rows1": 4, "columns": 16, "contracted": 16}
+    assert extents(out) == {"batch": 8, "sequence": 4, "output features": 16, "input features": 16}
 
 
 # --- joins and homes ---------------------------------------------------------------------
@@ -157,7 +167,7 @@ def test_gate_and_up_are_siblings() -> None:
 
     _, blocks = build(forward, {"gate": (16, 32), "up": (16, 32), "down": (32, 16)})
     assert seeds(blocks) == [2, 1]
-    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 32, "contracted": 16}
+    assert extents(blocks.blocks[0]) == {"batch": 8, "output features": 32, "input features": 16}
     assert backward(blocks) == [2, 2]
 
 
@@ -187,7 +197,7 @@ def test_a_norm_is_placed_with_its_reader() -> None:
     first, second = blocks.blocks
     assert kinds(graph, first.members) == ["dot_general"]  # the square would only cross as well
     assert not first.prologue
-    assert first.ended_by == ("reduce_sum does not keep columns",)
+    assert first.ended_by == ("reduce_sum does not keep output features",)
     assert kinds(graph, second.prologue)[:2] == ["mul", "reduce_sum"]
     assert "rsqrt" in kinds(graph, second.prologue)
 
@@ -201,8 +211,8 @@ def test_image_by_text_is_a_seed_of_its_own() -> None:
     assert seeds(blocks) == [1, 1, 1]
     product = blocks.blocks[2]
     assert product.inputs_from == (0, 1)
-    assert extents(product) == {"rows": 8, "columns": 8, "contracted": 8}
-    assert blocks.blocks[1].ended_by == ("dot_general does not keep columns",)
+    assert extents(product) == {"batch (1)": 8, "batch (2)": 8, "summed dim": 8}
+    assert blocks.blocks[1].ended_by == ("dot_general does not keep output features",)
     assert backward(blocks) == [1, 1, 2]
 
 
@@ -252,7 +262,7 @@ def test_a_small_bottleneck_splits_the_block() -> None:
 def test_a_large_one_does_not(width: int) -> None:
     graph, blocks = build(*bottleneck(width), floats(8, 16))
     assert [kinds(graph, block.members).count("dot_general") for block in blocks.blocks] == [3, 1]
-    assert extents(blocks.blocks[0]) == {"rows": 8, "columns": 4, "contracted": 16}
+    assert extents(blocks.blocks[0]) == {"batch": 8, "output features": 4, "input features": 16}
 
 
 def test_a_stacked_result_counts_as_handed_out() -> None:
@@ -305,7 +315,7 @@ def test_strategies_of_two_axes() -> None:
     """Rows of 4 take 2 or 4 devices, not 8; columns and the contracted 16 take any."""
     _, blocks = build(lambda p, x: x @ p["a"], {"a": (16, 32)}, floats(4, 16), mesh=(2, 4))
     block = blocks.blocks[0]
-    assert extents(block) == {"rows": 4, "columns": 32, "contracted": 16}
+    assert extents(block) == {"batch": 4, "output features": 32, "input features": 16}
     rows, columns, contracted = range(3)
     assert block.strategies((2, 4)) == (
         (rows, columns),
@@ -324,7 +334,7 @@ def test_an_axis_too_many_is_replicated_alone() -> None:
     """One dim of extent 2 on 2x2 devices: split on either axis, not on none."""
     _, blocks = build(lambda p, x: x @ p["a"], {"a": (5, 2)}, floats(3, 5), mesh=(2, 2))
     block = blocks.blocks[0]
-    (columns,) = [i for i, c in enumerate(block.candidates) if c.kind is Kind.COLUMNS]
+    (columns,) = [i for i, c in enumerate(block.candidates) if c.split_name is SplitName.OUTPUT]
     assert set(block.strategies((2, 2))) == {(columns, None), (None, columns)}
 
 
@@ -338,11 +348,12 @@ def test_embedding_lookup_is_a_seed() -> None:
     graph, blocks = build(forward, {"table": (32, 16), "w": (16, 16)}, ints(8, 4))
     lookup = blocks.blocks[0]
     assert kinds(graph, lookup.seeds) == ["gather"]
-    assert extents(lookup) == {"rows": 8, "columns": 16, "contracted": 32}
+    assert extents(lookup) == {"batch": 8, "output features": 16, "table rows": 32}
     how = {c.name: c.seeds[lookup.seeds[0]] for c in lookup.candidates}
-    assert (how["rows"].operand_dims, how["rows"].result_dim) == ((None, 0), 0)
-    assert (how["columns"].operand_dims, how["columns"].result_dim) == ((1, None), 2)
-    assert (how["contracted"].operand_dims, how["contracted"].result_dim) == ((0, None), None)
+    assert (how["batch"].operand_dims, how["batch"].result_dim) == ((None, 0), 0)
+    made, read = how["output features"], how["table rows"]
+    assert (made.operand_dims, made.result_dim) == ((1, None), 2)
+    assert (read.operand_dims, read.result_dim) == ((0, None), None)
     assert kinds(graph, lookup.backward) == ["scatter-add"]
     assert lookup.cheap, "it computes nothing: every device may look up everything"
     assert (None,) in lookup.strategies((4,))
@@ -378,10 +389,10 @@ def test_convolutions() -> None:
     graph, blocks = build(forward, shapes, floats(4, 4, 4, 4))
     first, second, last = blocks.blocks
     assert kinds(graph, (*first.seeds, *second.seeds)) == ["conv_general_dilated"] * 2
-    assert extents(first) == {"rows": 4, "columns": 8, "contracted": 4}
+    assert extents(first) == {"batch": 4, "output features": 8, "input features": 4}
     assert "reduce_window_max" in kinds(graph, first.members)
-    assert first.ended_by == ("conv_general_dilated does not keep columns",)
-    assert second.ended_by == ("reshape does not keep columns",)
+    assert first.ended_by == ("conv_general_dilated does not keep output features",)
+    assert second.ended_by == ("reshape does not keep output features",)
     assert kinds(graph, last.seeds) == ["dot_general"]
     assert backward(blocks) == [1, 2, 2]
 

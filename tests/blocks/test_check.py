@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cfp.blocks import Block, Blocks, Strategy
-from cfp.blocks.check import check_blocks
 from cfp.trace import Graph
+from tests.blocks.check import check_blocks
 
 from .cases import attention, build
 
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, Break]] = {
     "loop": ("is in loop 7", lambda b: change(b, 0, loop=7)),
     "extent": ("does not divide by 3", lambda b: candidate(b, extent=3)),
     "whole": ("extent 1", lambda b: candidate(b, extent=1)),
-    "name": ("two candidates have one name", lambda b: candidate(b, name="columns")),
+    "name": ("two candidates have one name", lambda b: candidate(b, name="input features")),
     "rank": ("which do not divide", lambda b: splits(b, 5, None, None)),
     "shared": ("two candidates split one dim", lambda b: splits(b, 0, 0, None)),
     "short": ("1 dims, 3 candidates", lambda b: splits(b, 0)),

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cfp.blocks import Block, Blocks, build_blocks
-from cfp.blocks.check import check_blocks
 from cfp.trace import Graph, trace
 from cfp.trace.evaluate import run_straight
+from tests.blocks.check import check_blocks
 
 from . import interpret
 from .oracle import made, violations
@@ -155,9 +155,9 @@ def test_oracle_sees_a_wrong_dim(mlp: tuple[Graph, Blocks]) -> None:
 def test_oracle_sees_a_wrong_extent(mlp: tuple[Graph, Blocks]) -> None:
     graph, blocks = mlp
     block = blocks.blocks[0]
-    columns = block.candidates[1]
-    assert (columns.name, columns.extent) == ("columns", 2)
-    candidates = (block.candidates[0], replace(columns, extent=4), *block.candidates[2:])
+    heads = block.candidates[1]
+    assert (heads.name, heads.extent) == ("right dim", 2)
+    candidates = (block.candidates[0], replace(heads, extent=4), *block.candidates[2:])
     assert list(violations(graph, replace(block, candidates=candidates)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import socket
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +11,13 @@ from typing import Any
 
 from cfp.cluster.link import Inbox, Link, LinkLost
 from cfp.cluster.team import Team
-from cfp.profile.job import Compiled, Failed, Job, Memory, Shares
-from cfp.profile.member import Member
-from cfp.profile.runner import RunnerLost
-from cfp.profile.team_runner import TeamRunner
+from cfp.cluster.wire import Message
+from cfp.profile.runners.job import Compiled, Failed, Job, Memory, Shares
+from cfp.profile.runners.messages import Open, Result
+from cfp.profile.runners.runner import RunnerLost
+from cfp.profile.runners.team_member import Member
+from cfp.profile.runners.team_runner import TeamRunner
+from tests.cluster.test_link import linked
 
 MEMORY = Memory(1, 2, 3, 0)
 Answer = float | Failed | RunnerLost | str  # a string: "hang"
@@ -27,9 +30,15 @@ class Scripted:
         self._process, self._script, self._log = process, script, log
         self._done: list[Compiled | Failed] = []
         self._killed = threading.Event()
+        self.ends = math.inf
 
     def start(self) -> None:
         self._log.append(f"start {self._process}")
+        if self._script.get("start") == "hang":
+            self._killed.wait(self.ends - time.monotonic())
+            raise RunnerLost(
+                "the worker did not start before the budget ended", (), hung=True, outside=True
+            )
 
     def kill(self) -> None:
         self._killed.set()
@@ -51,13 +60,15 @@ class Scripted:
         answer = self._script.get(key, 1.0 + self._process)
         if isinstance(answer, RunnerLost):
             raise answer
-        if answer == "hang":
+        if answer == "silent":  # whatever the time it was given
+            self._killed.wait(60)
+        if answer in ("hang", "silent"):
             self._killed.wait(timeout_s)
             raise RunnerLost("killed" if self._killed.is_set() else "hung", [key])
         assert not isinstance(answer, str)
         return answer
 
-    def trace(self, keys: Sequence[str], timeout_s: float) -> Mapping[str, Shares]:
+    def time_shares(self, keys: Sequence[str], timeout_s: float) -> Mapping[str, Shares]:
         return {key: Shares(1.0 + self._process, 2.0, 0.0) for key in keys}
 
     def drop(self, keys: Sequence[str]) -> None: ...
@@ -71,7 +82,7 @@ def job(key: str) -> Job:
 
 
 def make_team(index: int, hosts: tuple[str, ...], links: dict[int, Link]) -> Team:
-    team = Team(index, hosts, links, Inbox())
+    team = Team(index, hosts, links, Inbox(), b"secret")
     for process, link in links.items():
         link.start(team.inbox.from_(process))
     return team
@@ -86,11 +97,11 @@ def team_of(
     ours: dict[int, Link] = {}
     theirs: dict[int, Link] = {}
     for i in range(1, len(scripts)):
-        ours[i], theirs[i] = _link()
+        ours[i], theirs[i] = linked()
     log: list[str] = []
 
-    def opens(process: int) -> Callable[[int], Any]:
-        return lambda port: Scripted(process, scripts[process], log)
+    def opens(process: int) -> Callable[[Open], Any]:
+        return lambda opened: Scripted(process, scripts[process], log)
 
     for i in theirs:
         team = make_team(i, hosts, {0: theirs[i]})
@@ -104,31 +115,17 @@ def team_of(
         leader.close()
 
 
-def _follow(team: Team, open_runner: Callable[[int], Any]) -> None:
-    member = Member(open_runner, lambda message: team.links[0].send(*message))
+def _follow(team: Team, open_runner: Callable[[Open], Any]) -> None:
+    member = Member(open_runner, team.links[0].send)
 
-    def receive(timeout_s: float | None) -> tuple[Any, ...] | None:
+    def receive(timeout_s: float | None) -> Message | None:
         got = team.inbox.get(timeout_s)
         if got is None:
             return None
-        return ("result", None) if got[1] is None else got[1]
+        return Result(b"") if got[1] is None else got[1]
 
     with contextlib.suppress(LinkLost):  # the test is over
         member.serve(receive)
-
-
-def _link() -> tuple[Link, Link]:
-    sockets = socket.socketpair()
-    made: dict[int, Link] = {}
-
-    def make(i: int) -> None:
-        made[i] = Link(sockets[i], b"secret", accepts=i == 0)
-
-    thread = threading.Thread(target=make, args=(1,))
-    thread.start()
-    make(0)
-    thread.join(5)
-    return made[0], made[1]
 
 
 def compile_all(runner: TeamRunner, *keys: str) -> list[Compiled | Failed]:

@@ -7,13 +7,14 @@ import os
 import sys
 from dataclasses import replace
 
-from cfp.cli_cluster import VARIABLES
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
+from cfp.cluster.launch import VARIABLES
+from cfp.cluster.wire import decode, encode
 from cfp.devices import make_mesh
 from cfp.profile.api import open_campaign
-from cfp.profile.network import find_network
-from cfp.profile.together import together
+from cfp.profile.measure.network import find_network
+from cfp.profile.runners.shared_decision import decide_together
 
 
 def main(store: str, times: str) -> None:
@@ -30,7 +31,9 @@ def main(store: str, times: str) -> None:
                 ]
                 return [campaign.machine.network, *again]
 
-        networks = together(mesh, team, None, decide)
+        networks = decide_together(
+            mesh, team, None, decide, pack=encode, unpack=lambda data: decode(data, list[str])
+        )
     if team is not None and team.leads:
         print(*networks, sep="\n")
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import queue
 import socket
+import struct
 import threading
-from multiprocessing import AuthenticationError
+import time
 from typing import Any
 
 import pytest
 
 from cfp.cluster import link as link_module
 from cfp.cluster.link import Link, LinkLost
+from cfp.cluster.wire import Message, WireError
+
+
+class Number(Message, frozen=True):
+    value: int
 
 
 def pair(secrets: tuple[bytes, bytes] = (b"s", b"s")) -> list[Link | BaseException]:
@@ -21,8 +27,8 @@ def pair(secrets: tuple[bytes, bytes] = (b"s", b"s")) -> list[Link | BaseExcepti
 
     def make(i: int) -> None:
         try:
-            found[i] = Link(sockets[i], secrets[i], accepts=i == 0)
-        except (AuthenticationError, EOFError, OSError) as error:
+            found[i] = Link(sockets[i], secrets[i], Number(i), accepts=i == 0)
+        except (WireError, EOFError, OSError) as error:
             found[i] = error
             sockets[i].close()
 
@@ -47,8 +53,8 @@ def test_messages_arrive_in_order() -> None:
     b.start(got.put)
     a.start(lambda message: None)
     for i in range(100):
-        a.send("number", i)
-    assert [got.get(timeout=5) for _ in range(100)] == [("number", i) for i in range(100)]
+        a.send(Number(i))
+    assert [got.get(timeout=5) for _ in range(100)] == [Number(i) for i in range(100)]
     a.close()
     b.close()
 
@@ -62,7 +68,7 @@ def test_an_end_that_closes_is_noticed_at_once() -> None:
     assert got.get(timeout=5) is None
     assert a.lost == "it ended"
     with pytest.raises(LinkLost):
-        a.send("anyone?")
+        a.send(Number(1))
 
 
 def test_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,18 +94,68 @@ def test_beats_keep_a_link_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     b.close()
 
 
+def test_each_has_the_others_greeting() -> None:
+    a, b = linked()
+    assert (a.greeted, b.greeted) == (Number(1), Number(0))
+    a.close()
+    b.close()
+
+
 def test_what_cannot_be_read_ends_the_link() -> None:
     a, b = linked()
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
-    b._connection.send_bytes(b"no pickle")
+    b._wire.write(struct.pack(">I", 40) + 40 * b"!")  # as one who has the connection, not the key
     assert got.get(timeout=5) is None
-    assert a.lost is not None
-    assert a.lost.startswith("what it said cannot be read (UnpicklingError")
+    assert a.lost == (
+        "what it said cannot be read (What came was not written by a process that knows the secret)"
+    )
     b.close()
 
 
-def test_who_does_not_know_the_secret_is_refused() -> None:
-    ends = pair((b"ours", b"theirs"))
-    assert isinstance(ends[0], AuthenticationError)
-    assert not isinstance(ends[1], Link)
+@pytest.mark.parametrize("secrets", [(b"ours", b"theirs"), (b"ours", b"")])
+def test_who_does_not_know_the_secret_is_refused(secrets: tuple[bytes, bytes]) -> None:
+    ends = pair(secrets)
+    assert isinstance(ends[0], WireError)
+    assert isinstance(ends[1], EOFError)  # it is told nothing
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_who_only_sends_back_what_it_hears_is_refused(
+    accepts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "PROOF_S", 0.3)
+    ours, theirs = socket.socketpair()
+
+    def echo() -> None:
+        while data := theirs.recv(2**16):
+            theirs.sendall(data)
+
+    thread = threading.Thread(target=echo, daemon=True)
+    thread.start()
+    with ours, pytest.raises(TimeoutError if accepts else WireError):
+        Link(ours, b"s", Number(0), accepts=accepts)
+    thread.join(5)
+    theirs.close()
+
+
+def test_a_greeting_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte every now and then."""
+    monkeypatch.setattr(link_module, "PROOF_S", 0.5)
+    ours, theirs = socket.socketpair()
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.05):
+            theirs.sendall(b"!")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        Link(ours, b"s", Number(0), accepts=True)
+    assert time.monotonic() - start < 5
+    over.set()
+    thread.join()
+    with ours, theirs:
+        pass

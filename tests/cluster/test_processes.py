@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cfp.profile.store import Store
+from cfp.profile.measure.full_step import ALONE
+from cfp.profile.measure.store import Store
 
 TARGET = "tests.cluster.small:make_step"
 CFP = [sys.executable, "-m", "cfp"]
@@ -40,8 +41,9 @@ def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     assert ran.stdout.count("a plan for a mesh of x=4") == 1  # process 0 alone speaks
     document = json.loads(out.read_text())
     assert document["environment"]["processes"] == 2
-    names = {step["name"] for step in document["evidence"]["steps"]}
-    assert {"data_parallel"} < names
+    ran_beside = {one["name"]: one["runs_s"] for one in document["evidence"]["confirmed"][1:]}
+    assert {*ran_beside} == {"data_parallel", ALONE}
+    assert all(ran_beside.values()), "process 0 ran the step alone while the other waited"
     with Store.open(store) as kept:
         places = {record.environment for record in kept.entries() if record.program != "networks"}
     assert all("2 processes on 1 host, network " in place for place in places)
@@ -60,7 +62,7 @@ def test_they_compare(tmp_path: Path) -> None:
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    options = ["--plans", ",".join(plans), "--rounds", "3", "--json"]
+    options = ["--plans", ",".join(plans), "--rounds", "5", "--json"]
     ran = finish([*LAUNCH, "compare", TARGET, *MESH, *options], **cache)
     assert ran.returncode == 0, ran.stderr
     found = {plan["name"]: plan["failed"] for plan in json.loads(ran.stdout)["plans"]}
@@ -70,7 +72,9 @@ def test_they_compare(tmp_path: Path) -> None:
 
 def test_what_fails_on_one_host_has_failed_everywhere(tmp_path: Path) -> None:
     """And profiling goes on, with new workers in both processes."""
-    faults = json.dumps({"segment 0: rows, rows": "crash", "segment 0: columns, rows": "oom"})
+    faults = json.dumps(
+        {"segment 0: batch, batch": "crash", "segment 0: output features, batch": "oom"}
+    )
     command = [sys.executable, "-m", "tests.cluster.faulty", str(tmp_path), "1", faults]
     ran = finish([*CFP, "launch", "--processes", "2", "--", *command])
     assert ran.returncode == 0, ran.stderr

@@ -25,8 +25,8 @@ def make_teams() -> list[Team]:
         to_others[i], to_leader[i] = linked()
         to_others[i].start(inboxes[0].from_(i))
         to_leader[i].start(inboxes[i].from_(0))
-    leader = Team(0, HOSTS, to_others, inboxes[0])
-    return [leader, *(Team(i, HOSTS, {0: to_leader[i]}, inboxes[i]) for i in (1, 2))]
+    leader = Team(0, HOSTS, to_others, inboxes[0], b"s")
+    return [leader, *(Team(i, HOSTS, {0: to_leader[i]}, inboxes[i], b"s") for i in (1, 2))]
 
 
 def run(teams: list[Team], *bodies: Callable[[], None]) -> list[list[str]]:

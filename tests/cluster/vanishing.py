@@ -11,13 +11,15 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Any
 
-from cfp.cli_cluster import VARIABLES
 from cfp.cluster import link as link_module
+from cfp.cluster.launch import VARIABLES
 from cfp.cluster.link import Link
+from cfp.cluster.rendezvous import Hello
+from cfp.cluster.wire import Message
 
 SECRET = b"s"
+HELLO = Hello(0, "box", "1")
 SILENT_S, BEAT_S = 3.0, 0.5
 
 
@@ -33,10 +35,10 @@ def main() -> None:
 
 def stay(address: tuple[str, int]) -> None:
     with socket.create_server(address) as server:
-        link = Link(server.accept()[0], SECRET, accepts=True)
-    got: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        link = Link(server.accept()[0], SECRET, HELLO, accepts=True)
+    got: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     link.start(got.put)
-    assert got.get() == ("hello",)
+    assert got.get() == HELLO
     start = time.monotonic()
     assert got.get() is None
     print(f"{link.lost} after {time.monotonic() - start:.1f} s")
@@ -49,9 +51,9 @@ def vanish(address: tuple[str, int]) -> None:
             break
         except ConnectionRefusedError:
             time.sleep(0.05)  # the other has not come to it yet
-    link = Link(connected, SECRET, accepts=False)
-    link.send("hello")
-    connected.sendall(struct.pack("!i", 2**20) + b"the beginning")  # of a message of 1 MiB
+    link = Link(connected, SECRET, HELLO, accepts=False)
+    link.send(HELLO)
+    connected.sendall(struct.pack(">I", 2**20) + b"the beginning")  # of a message of 1 MiB
     time.sleep(0.5)  # it is there
     subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
 

@@ -19,8 +19,8 @@ from cfp.affine import OpMap, op_map
 from cfp.layouts import Layout, fits, halfway, local_shape, parts, to_spec, transfer, whole
 from cfp.plan.hlo import parse_collectives
 from cfp.plan.pins import layout_of
-from cfp.profile.machine import Machine
-from cfp.profile.requests import Resharding, resharding_request
+from cfp.profile.programs.machine import Machine
+from cfp.profile.programs.requests import Resharding, resharding_request
 
 FAST = settings(deadline=None, database=None, derandomize=True, max_examples=400)
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.layouts import Layout, propagate
-from cfp.layouts.check import check_layouts
 from cfp.layouts.state import State, propagate_state, split_further, state_arguments
 from cfp.trace import Graph, trace
-from tests.profiling.cases import foreign, model, two_products
+from tests.layouts.check import check_layouts
+from tests.profile.cases import foreign, model, two_products
 
 
 def one(*sizes: int) -> Graph:
@@ -59,14 +59,14 @@ def test_the_dim_that_a_loop_runs_over_stays() -> None:
 
 def layouts(analysis: Any, combo: tuple[int, ...], state: State) -> Any:
     graph, blocks = analysis.graph, analysis.grouping
-    pairs = find_pairs(graph, blocks.parameters)
+    feedback = find_feedback(graph, blocks.parameters)
     shape = blocks.mesh_shape
     strategies = [block.strategies(shape) for block in blocks.blocks]
     chosen = [each[i % len(each)] for each, i in zip(strategies, itertools.cycle(combo))]
-    found = propagate_state(graph, blocks, chosen, shape, state, pairs=pairs)
-    check_layouts(graph, blocks, found, pairs)
+    found = propagate_state(graph, blocks, chosen, shape, state, feedback=feedback)
+    check_layouts(graph, blocks, found, feedback)
     if state is State.BLOCK:
-        assert found == propagate(graph, blocks, chosen, shape, pairs=pairs)
+        assert found == propagate(graph, blocks, chosen, shape, feedback=feedback)
     return dict(zip(graph.input_paths, found.inputs, strict=True)), found
 
 

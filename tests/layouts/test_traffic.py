@@ -16,10 +16,10 @@ from cfp.blocks import build_blocks
 from cfp.layouts import propagate
 from cfp.layouts.traffic import Traffic, count_traffic
 from cfp.plan.hlo import parse_collectives
-from cfp.profile.kinds import Kind, Option
-from cfp.profile.lower import lower
+from cfp.profile.programs.kinds import Kind, Option
+from cfp.profile.programs.lower import lower
 from cfp.trace import trace
-from tests.profiling.cases import kinds, two_products
+from tests.profile.cases import kinds, two_products
 
 TWICE = "all-reduce"  # every byte goes round to be summed, and again to be known
 ONCE = "collective-permute"  # to one device, all of it
@@ -42,27 +42,29 @@ def count_product(split: str, mesh_shape: tuple[int, ...] = (4,)) -> Traffic:
 def test_a_product_by_hand() -> None:
     """Summed: the gradient, nothing, the product; and a scalar where its dims are split."""
     scalar = 2 * 3 / 4 * 4
-    assert count_product("rows").sent_bytes == [2 * 3 / 4 * (16 * 4 * 4) + scalar]
-    assert count_product("columns").sent_bytes == [scalar]
-    assert count_product("contracted").sent_bytes == [2 * 3 / 4 * (8 * 4 * 4)]
-    rows = count_product("rows", (2, 4)).sent_bytes
+    assert count_product("batch").sent_bytes == [2 * 3 / 4 * (16 * 4 * 4) + scalar]
+    assert count_product("output features").sent_bytes == [scalar]
+    assert count_product("input features").sent_bytes == [2 * 3 / 4 * (8 * 4 * 4)]
+    rows = count_product("batch", (2, 4)).sent_bytes
     assert rows == [2 * share * (16 * 4 * 4 + 4) for share in (1 / 2 / 4, 3 / 4)]
 
 
 def test_its_collectives_by_hand() -> None:
     """However small: the scalar is one of them. An axis of one device has none."""
-    found = {split: count_product(split) for split in ("rows", "columns", "contracted")}
-    assert {split: some.collectives for split, some in found.items()} == {
-        "rows": [2],
-        "columns": [1],
-        "contracted": [1],
+    found = {
+        split: count_product(split) for split in ("batch", "output features", "input features")
     }
-    assert count_product("rows", (2, 4)).collectives == [2, 2]
-    assert count_product("rows", (1, 4)).collectives == [0, 2]
+    assert {split: some.collectives for split, some in found.items()} == {
+        "batch": [2],
+        "output features": [1],
+        "input features": [1],
+    }
+    assert count_product("batch", (2, 4)).collectives == [2, 2]
+    assert count_product("batch", (1, 4)).collectives == [0, 2]
 
 
 def test_work_is_shared_by_the_devices_that_split_it() -> None:
-    alone, four = count_product("rows", (1,)), count_product("rows")
+    alone, four = count_product("batch", (1,)), count_product("batch")
     assert alone.sent_bytes == [0]
     assert four.flops == alone.flops / 4 == 2 * (2 * 8 * 16 * 4) / 4  # two products
     spared = 3 / 4 * (8 * 4 * 4)  # of the product's rows; the gradient is whole on every device
@@ -72,7 +74,7 @@ def test_work_is_shared_by_the_devices_that_split_it() -> None:
 def compiled(kind: Kind, option: Option, mesh: Mesh) -> tuple[float, int]:
     """What the collectives of the compiled program send, and for how many tensors."""
     (layouts,) = kind.layouts(option)
-    exported = jax.export.deserialize(bytearray(lower(kind.cuts[0], layouts, mesh)))
+    exported = jax.export.deserialize(bytearray(lower(kind.extracts[0], layouts, mesh)))
     shape: Any = jax.ShapeDtypeStruct
     jitted: Any = jax.jit(
         exported.call,
@@ -98,7 +100,7 @@ def test_it_is_what_the_compiler_sends(mesh_shape: tuple[int, ...]) -> None:
     every = itertools.product(*(range(len(some)) for some in kind.strategies))
     for combo in itertools.islice(every, 0, None, 3 * len(mesh_shape) - 2):
         (layouts,) = kind.layouts(Option(combo))
-        found = count_traffic(kind.cuts[0].graph, layouts, mesh_shape)
+        found = count_traffic(kind.extracts[0].graph, layouts, mesh_shape)
         counted.append(sum(found.sent_bytes))
         collectives.append(sum(found.collectives))
         there = compiled(kind, Option(combo), mesh)

@@ -46,7 +46,7 @@ def test_scan_is_the_unrolled_model(name, compiled, first_step):
 
     def first(params, batch, *key):
         opt_state = train.make_optimizer(scanned).init(params)
-        return step(models.State(params, opt_state, jnp.int32(0)), batch, *key)
+        return step(models.TrainState(params, opt_state, jnp.int32(0)), batch, *key)
 
     scan_state, scan_metrics = quick_jit(first)(stack_layers(args[0].params), *args[1:])
 

@@ -131,7 +131,7 @@ def test_readable(saved: Path) -> None:
         "spec": [None, "y"],
     }
     blocks = [block for segment in document["segments"] for block in segment["blocks"]]
-    assert blocks[0]["split"] == {"x": "rows", "y": "columns"}
+    assert blocks[0]["split"] == {"x": "batch", "y": "output features"}
     assert "params['up'][8,32] at steps.py" in blocks[0]["seed"]
 
 
@@ -163,10 +163,11 @@ def test_another_step(saved: Path) -> None:
 
 def test_another_version(saved: Path) -> None:
     document = json.loads(saved.read_text())
-    document["version"] = 2
-    saved.write_text(json.dumps(document))
-    with pytest.raises(CfpError, match=r"a plan of version 2; this cfp reads version 1\. Upgrade"):
-        cfp.load(saved, mesh=mesh_of(2, 2))
+    for version, way in ((2, "Make the plan again"), (4, "Upgrade cfp")):
+        saved.write_text(json.dumps(document | {"version": version}))
+        reason = rf"a plan of version {version}; this cfp reads version 3\. {way}"
+        with pytest.raises(CfpError, match=reason):
+            cfp.load(saved, mesh=mesh_of(2, 2))
 
 
 def test_another_environment_is_named_and_allowed(saved: Path) -> None:
@@ -196,8 +197,8 @@ class Boom:
         (b"\xff\xfe\x00", "is damaged: it is not JSON"),
         (pickle.dumps(Boom()), "is damaged: it is not JSON"),
         (b"[1]", "is not a plan of cfp: it holds a list"),
-        (b"{}", "`format` is missing"),
-        (b'{"format": "other", "version": 1}', "its format is 'other'"),
+        (b"{}", "is not a plan of cfp: its `format` is not"),
+        (b'{"format": "other", "version": 1}', 'its `format` is not "cfp-plan"'),
         (b"[" * 100_000, "is damaged"),
     ],
 )

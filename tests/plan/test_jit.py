@@ -9,14 +9,14 @@ import pytest
 
 import cfp
 from cfp import templates
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.errors import CfpError
 from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
 from cfp.trace import trace
 from cfp.trace.evaluate import rebuild
 from tests.foreign import MODELS, PLAIN
-from tests.profiling.cases import Untouched
+from tests.profile.cases import Untouched
 
 from .steps import mesh_of, mlp_args, mlp_step, model
 
@@ -129,8 +129,8 @@ def test_pytrees_are_kept() -> None:
 def test_state_goes_round(name: str) -> None:
     step, args = model(name)
     analysis = analyze_for(step, args, mesh_of(2))
-    pairs = find_pairs(analysis.graph, analysis.grouping.parameters)
-    assert pairs == {i: i for i in range(len(jax.tree.leaves(args[0])))}
+    feedback = find_feedback(analysis.graph, analysis.grouping.parameters)
+    assert feedback == {i: i for i in range(len(jax.tree.leaves(args[0])))}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,9 @@ def test_wrong_strategies_are_refused() -> None:
     mesh = mesh_of(4)
     analysis = analyze_for(mlp_step, mlp_args(hidden=6), mesh)
     columns = [(1,), (0,)]
-    with pytest.raises(CfpError, match="Block 0 cannot split `columns` into 4 parts: its 6"):
+    with pytest.raises(
+        CfpError, match="Block 0 cannot split `output features` into 4 parts: its 6"
+    ):
         build_plan(mlp_step, analysis, mesh, columns, name="wrong")
     with pytest.raises(CfpError, match="1 strategies for 2 blocks"):
         build_plan(mlp_step, analysis, mesh, [(0,)], name="wrong")
@@ -183,5 +185,5 @@ def test_sequence_dims() -> None:
     strategies = [block.strategies((2, 2)) for block in analysis.blocks]
     random = np.random.default_rng(1)
     chosen = [each[random.integers(len(each))] for each in strategies]
-    plan = build_plan(step, analysis, mesh, chosen, name="sequence", sequence=True)
+    plan = build_plan(step, analysis, mesh, chosen, name="sequence")
     cfp.verify(step, *args, plan=plan)

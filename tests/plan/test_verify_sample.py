@@ -15,7 +15,7 @@ from bench.verify.subject import Subject, make_mesh
 from cfp import models
 from cfp.errors import CfpError
 from cfp.plan import bound
-from cfp.plan.verify import Reference, Rounding, compare, run_alone
+from cfp.plan.verify import Reference, Rounding, compare, run_alone, verify
 from cfp.templates import data_parallel
 from cfp.trace import Role, trace
 
@@ -29,6 +29,7 @@ LAYERS = {
     "hf_gpt2": 1,
     "nnx": 1,
     "equinox": 1,
+    "accumulation": 2,
 }
 
 
@@ -103,8 +104,8 @@ def spoil_output(monkeypatch, path, spoil) -> None:
     """The sharded step gives `spoil(output)` for one output."""
     rebuild = bound.rebuild
 
-    def spoilt(graph, inputs, touch):
-        outputs = rebuild(graph, inputs, touch)
+    def spoilt(graph, inputs, touch, debug):
+        outputs = rebuild(graph, inputs, touch, debug)
         at = graph.output_paths.index(path)
         outputs[at] = spoil(outputs[at])
         return outputs
@@ -151,6 +152,49 @@ def test_a_wrong_output_is_named(monkeypatch, path, spoil) -> None:
     message = refusal(reference, plan)
     assert f"`{path}`" in message
     assert f"1 of {len(reference.paths)} outputs" in message
+
+
+def lookup_step(state, tokens, scale):
+    """Embeds tokens, of a type that is not signed; `scale` may be below zero."""
+
+    def loss_fn(params):
+        rows = jnp.take(params["table"], tokens, axis=0) @ params["out"]
+        return jnp.mean(rows**2)
+
+    loss, grads = jax.value_and_grad(loss_fn)(state)
+    state = jax.tree.map(lambda w, g: w - 0.1 * g, state, grads)
+    return state, loss, jnp.log(scale)
+
+
+def lookup_args(scale):
+    shape = jax.ShapeDtypeStruct
+    state = {"table": shape((40, 16), jnp.float32), "out": shape((16, 8), jnp.float32)}
+    return state, shape((8, 4), jnp.uint32), jnp.asarray(scale, jnp.float32)
+
+
+def test_shapes_of_tokens_without_sign_are_filled_with_rows_that_exist() -> None:
+    args = lookup_args([1.0, 2.0])
+    plan = data_parallel(lookup_step, *args, mesh=make_mesh((2,)))
+    verified = verify(lookup_step, *args, plan=plan)
+    assert not verified.not_finite
+    assert "NaN" not in verified.show()
+
+
+def test_what_is_not_finite_is_reported() -> None:
+    args = lookup_args([1.0, -2.0, 0.0])
+    plan = data_parallel(lookup_step, *args, mesh=make_mesh((2,)))
+    verified = verify(lookup_step, *args, plan=plan)
+    (found,) = verified.not_finite
+    assert (found.path, found.not_finite, found.size) == ("result[2]", 2, 3)
+    assert "NaN or infinite" in verified.show()
+    assert "`result[2]` 2 of 3 numbers" in verified.show()
+
+
+def test_an_output_of_which_nothing_is_finite_cannot_be_verified() -> None:
+    args = lookup_args([-1.0, -2.0])
+    plan = data_parallel(lookup_step, *args, mesh=make_mesh((2,)))
+    with pytest.raises(CfpError, match=r"Nothing of `result\[2\]` .* Pass real arguments"):
+        verify(lookup_step, *args, plan=plan)
 
 
 @pytest.mark.parametrize("parameter", ["up", "down"])

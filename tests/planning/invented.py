@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from cfp.analysis import Analysis
 from cfp.layouts.state import State
 from cfp.profile import Cost, Option, Profile, SegmentProfile
-from cfp.profile.boundary import find_crossings
-from cfp.profile.job import Shares
-from cfp.profile.kinds import Kind
-from cfp.profile.memory import MemoryUse
-from tests.profiling.cases import kinds
-from tests.profiling.fake_runner import MACHINE
+from cfp.profile.measure.memory import MemoryUse
+from cfp.profile.programs.boundary import find_interfaces
+from cfp.profile.programs.kinds import Kind
+from cfp.profile.runners.job import Shares
+from tests.profile.cases import kinds
+from tests.profile.fake_runner import MACHINE
 
 Times = Mapping[Option, float]
 
@@ -33,9 +33,9 @@ def invented_profile(
         _segment(kind, draw, (times_s or {}).get(kind.index) or _drawn(kind, draw, options))
         for kind in found
     )
-    crossings = find_crossings(analysis, found)
+    interfaces = find_interfaces(analysis, found)
     reshardings = {}
-    for boundary in {crossing.boundary: None for crossing in crossings}:
+    for boundary in {crossing.boundary: None for crossing in interfaces.crossings}:
         left, right = segments[boundary.source.kind], segments[boundary.target.kind]
         for a, b in itertools.product(left.costs, right.costs):
             needed = boundary.resharding(left.layouts[a], right.layouts[b])
@@ -44,7 +44,7 @@ def invented_profile(
     return Profile(
         machine=MACHINE,
         segments=segments,
-        crossings=crossings,
+        interfaces=interfaces,
         reshardings=reshardings,
         base_s=1e-4,
         each_s=1e-6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,17 @@ from jax.sharding import Mesh, PartitionSpec
 import cfp
 from cfp import planner
 from cfp.plan import Plan
+from cfp.plan.evidence import FailedProgram
+from cfp.planning import options
+from cfp.planning.options import Given, Options
 from cfp.profile import Effort
-from cfp.profile.scope import Scope
-from tests.profiling.cases import mesh
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.budget import ROUNDS
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.confidence import EQUIVALENT
+from cfp.profile.measure.full_step import ALONE
+from cfp.profile.measure.store import Store
+from tests.profile.cases import mesh
 
 EFFORT = Effort(warmups=1, repeats=5)
 
@@ -71,21 +80,42 @@ def test_the_plan_computes_what_the_step_computes(plan: Plan) -> None:
     assert jnp.allclose(step_p(*plan.place(*args()))[2], step(*args())[2])
 
 
+def test_what_does_not_run_is_in_the_plan(folder: Path) -> None:
+    """Recorded as failed by an earlier run, it is left out, and the plan says so."""
+    with Store.open(folder) as store:
+        names = {one.name: one for one in store.entries() if one.name.startswith("segment ")}
+        name = max(names)
+        document = {**names[name].document, "failed": "the worker crashed: on purpose"}
+        store.put(replace(names[name], document=document))
+    evidence = planned(folder, audit=False).evidence
+    assert evidence is not None
+    assert evidence.failed == (FailedProgram(name, "the worker crashed: on purpose", True),)
+
+
 def test_it_says_what_it_expects_and_what_it_saw(plan: Plan) -> None:
     predicted, evidence = plan.predicted, plan.evidence
     assert predicted is not None
     assert evidence is not None
     assert predicted.time_s == pytest.approx(predicted.compute_s + predicted.communication_s)
-    names = [found.name for found in evidence.steps]
-    assert sorted(names) == sorted(
-        ["predicted 1", "predicted 2", "predicted 3", "data_parallel", "fsdp"]
-    )
-    ours = evidence.steps[0]
-    assert ours.name.startswith("predicted")
-    assert ours.measured_s == min(s.measured_s for s in evidence.steps if "predicted" in s.name)
-    assert ours.low_s <= ours.measured_s <= ours.high_s
+    names = {found.name for found in evidence.steps}
+    assert names == {"predicted 1", "predicted 2", "predicted 3"}
+    chosen, ours = evidence.steps[0], evidence.confirmed[0]
+    assert [found.name for found in evidence.confirmed] == [
+        chosen.name,
+        "data_parallel",
+        "fsdp",
+        ALONE,
+    ]
+    assert chosen.time_s <= EQUIVALENT * min(found.time_s for found in evidence.steps)
+    assert chosen.runs_s[:6] != ours.runs_s[:6], "other rounds"
+    assert all(len(found.runs_s) >= ROUNDS for found in evidence.confirmed if found.ran)
+    assert ours.low_s is not None
+    assert ours.high_s is not None
+    assert ours.low_s <= ours.time_s <= ours.high_s
     assert ours.memory_bytes == plan.memory_bytes(), "the compiler's figure"
     assert len(evidence.segments) == 4
+    shown_s = sum(segment.time_s for segment in evidence.segments) + evidence.start_s
+    assert shown_s == pytest.approx(predicted.time_s)
     assert evidence.seed == 0
     assert evidence.memory_limit_bytes is None
 
@@ -106,6 +136,7 @@ def test_the_same_measurements_give_the_same_plan(folder: Path, plan: Plan) -> N
     assert plan.evidence is not None
     assert again.evidence is not None
     assert again.evidence.steps == plan.evidence.steps
+    assert again.evidence.confirmed == plan.evidence.confirmed
     assert again.evidence.loaded == again.evidence.programs, "nothing was measured anew"
 
 
@@ -157,19 +188,23 @@ def test_two_axes_with_the_batch_outermost(tmp_path: Path) -> None:
     plan = planned(tmp_path, where, outer_batch=True, audit=1)
     for segment in plan.segments:
         for block in segment.blocks:
-            assert block.splits[0] == "rows"
+            assert block.splits[0] == "batch"
     cfp.verify(step, *args(), plan=plan)
 
 
-@pytest.mark.parametrize(("audit", "steps"), [(False, 0), (2, 4)])
+@pytest.mark.parametrize(("audit", "steps"), [(False, 0), (2, 6)])
 def test_profiling_knows_how_many_full_steps_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audit: int, steps: int
 ) -> None:
     class Enough(Exception):
         pass
 
-    def see(campaign: Any, analysis: Any, mesh: Any, scope: Scope) -> Any:
-        assert (scope.budget_s, scope.full_steps) == (60.0, steps)
+    def see(campaign: Campaign, analysis: Any, mesh: Any, scope: Scope) -> Any:
+        budget = campaign.budget
+        assert budget.seconds == 60.0
+        assert 0 < budget.left_s() < 60.0, "analysing the step took some of it"
+        assert budget.choosing + budget.confirming == steps
+        assert campaign.runner.ends == campaign.deadline == budget.ends
         raise Enough
 
     monkeypatch.setattr(planner, "measure_segments", see)
@@ -185,7 +220,7 @@ def test_a_budget_that_is_too_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("given", "said"),
     [
         ({"memory_limit": "much"}, "'much' is not an amount of memory"),
         ({"memory_limit": 0}, "`memory_limit` is 0"),
@@ -195,14 +230,20 @@ def test_a_budget_that_is_too_small(tmp_path: Path) -> None:
         ({"pins": {"parms": None}}, "Did you mean"),
     ],
 )
-def test_bad_input(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_bad_input(tmp_path: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(cfp.CfpError, match=said):
-        planned(tmp_path, **options)
+        planned(tmp_path, **given)
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
 def test_the_default_limit_leaves_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planner.limit_bytes(None, mesh((4,))) is None, "CPU devices do not say"
-    monkeypatch.setattr(planner, "memory_bytes", lambda _: 1000)
-    assert planner.limit_bytes(None, mesh((4,))) == 950
-    assert planner.limit_bytes("2KiB", mesh((4,))) == 2048
+    assert Options().limit_bytes(mesh((4,))) is None, "CPU devices do not say"
+    monkeypatch.setattr(options, "memory_bytes", lambda _: 1000)
+    assert Options().limit_bytes(mesh((4,))) == 950
+    assert Options(memory_limit="2KiB").limit_bytes(mesh((4,))) == 2048
+
+
+def test_options_are_named_once_and_have_one_default() -> None:
+    assert {one.name for one in fields(Options)} == {*Given.__annotations__}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bugdet'"):
+        planned(Path("."), bugdet=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,16 +13,19 @@ import pytest
 from rich.console import Console
 
 import cfp
-from cfp.compare import ComparedPlan, Comparison
 from cfp.plan import Plan, Predicted
-from cfp.plan.evidence import Evidence, FrontierPoint, MeasuredStep, SegmentCost
-from cfp.profile.confidence import median_interval
-from cfp.report import show_comparison, show_planned
+from cfp.plan.evidence import Evidence, FailedProgram, FrontierPoint, MeasuredStep, SegmentCost
+from cfp.plan.fields import Fields
+from cfp.planning.audit import NO_TIME
+from cfp.planning.compare import ComparedPlan, Comparison
+from cfp.profile.measure.confidence import Verdict, median_interval
+from cfp.report import render_page, show_comparison, show_planned
+from cfp.report.evidence import segment_rows
 from tests.plan.steps import mesh_of
 from tests.planning.test_planner import args, step
 
 MIB = 2**20
-LAYER = "rows, columns, contracted (zero1)"
+LAYER = "batch, output features, input features (zero1)"
 
 
 def measured(
@@ -38,22 +42,34 @@ EVIDENCE = Evidence(
     seconds=12.3,
     programs=40,
     loaded=30,
+    start_s=5e-4,
     segments=(
-        SegmentCost("columns", 1e-3, 0.0, 0.0, 3 * MIB, MIB),
-        SegmentCost(LAYER, 4e-3, 2e-3, 1e-3, 20 * MIB, 0),
-        SegmentCost(LAYER, 4e-3, 2e-3, 0.0, 20 * MIB, 0),
-        SegmentCost(LAYER, 4e-3, 2e-3, 0.0, 20 * MIB, 0),
-        SegmentCost("rows", 2e-3, 1e-3, 5e-4, 4 * MIB, 2 * MIB),
+        SegmentCost("output features", 1e-3, 1e-3, 0.0, 0.0, 3 * MIB, MIB),
+        SegmentCost(LAYER, 6e-3, 4e-3, 2e-3, 1e-3, 20 * MIB, 0),
+        SegmentCost(LAYER, 6e-3, 4e-3, 2e-3, 0.0, 20 * MIB, 0),
+        SegmentCost(LAYER, 6e-3, 4e-3, 2e-3, 0.0, 20 * MIB, 0),
+        SegmentCost("batch", 3e-3, 2e-3, 1e-3, 5e-4, 4 * MIB, 2 * MIB),
     ),
     frontier=tuple(
-        FrontierPoint(1e-3 * (60 - i), (50 + i) * MIB, f"0: columns; 1-3: way {i}")
+        FrontierPoint(1e-3 * (60 - i), (50 + i) * MIB, f"0: output features; 1-3: way {i}")
         for i in range(20)
     ),
     steps=(
-        measured("predicted 2", 23e-3, (21e-3, 22e-3, 23e-3), 71 * MIB),
-        measured("predicted 1", 22e-3, (23.5e-3, 22.5e-3, 21.5e-3), 70 * MIB),
-        measured("megatron", None, (29e-3, 30e-3, 31e-3), 90 * MIB),
-        MeasuredStep("fsdp", None, 0.0, 0.0, 0.0, 0, "out of memory: 2 GiB"),
+        measured("predicted 2", 23e-3, (21e-3, 22e-3, 23e-3, 22e-3, 21e-3, 22e-3), 71 * MIB),
+        measured("predicted 1", 22e-3, (23e-3, 22e-3, 21e-3, 22e-3, 23e-3, 21e-3), 70 * MIB),
+        MeasuredStep("predicted 3", 24e-3, left_out=NO_TIME),
+    ),
+    confirmed=(
+        measured("predicted 2", 23e-3, (22.5e-3, 23e-3, 23.5e-3, 23e-3, 22.5e-3, 23e-3), 71 * MIB),
+        measured("megatron", None, (29e-3, 30e-3, 31e-3, 30e-3, 29e-3, 32e-3), 90 * MIB),
+        measured("zero1", None, (23e-3, 23e-3, 23e-3, 22.5e-3, 23e-3, 23e-3), 60 * MIB),
+        MeasuredStep("alpa", None, left_out=NO_TIME),
+        MeasuredStep("fsdp", None, failed="out of memory: 2 GiB"),
+    ),
+    failed=(
+        FailedProgram("segment 0: batch", "the worker crashed: Check failed", True),
+        FailedProgram("segment 1: batch, batch", "the worker crashed: Check failed", True),
+        FailedProgram("full step: fsdp", "the worker was killed by signal 9 (SIGKILL)", False),
     ),
 )
 
@@ -67,8 +83,8 @@ def planned() -> Plan:
         made,
         name="cfp",
         environment=environment,
-        predicted=Predicted(23e-3, 15e-3, 8e-3, 69 * MIB),
-        notes=("Within noise as fast: predicted 1.",),
+        predicted=Predicted(24e-3, 15.5e-3, 8.5e-3, 69 * MIB),
+        notes=("Not told apart from this plan: predicted 1.",),
         evidence=EVIDENCE,
     )
 
@@ -88,6 +104,43 @@ def test_what_plan_prints(plan: Plan, golden: Callable[[str, str], None]) -> Non
     golden("planned.txt", text_of(lambda console: show_planned(plan, console)))
 
 
+def test_what_was_not_measured_is_not_nothing(plan: Plan) -> None:
+    """A segment whose trace failed takes what it takes; its shares, and the plan's, are unknown."""
+    first = replace(EVIDENCE.segments[0], compute_s=None, communication_s=None)
+    evidence = replace(EVIDENCE, segments=(first, *EVIDENCE.segments[1:]))
+    untold = replace(plan, evidence=evidence, predicted=Predicted(24e-3, None, None, 69 * MIB))
+    text = text_of(lambda console: show_planned(untold, console))
+    assert "24.00 ms a step (how much of it is communicating: not measured), 69.0 MiB" in text
+    (row,) = (line for line in text.splitlines() if line.startswith(" 0 "))
+    assert row.split()[3:7] == ["not", "measured", "not", "measured"]
+    assert first.time_s == 1e-3
+    document = json.loads(json.dumps(evidence.to_json()))
+    assert document["segments"][0]["communication_s"] is None
+    assert Evidence.from_fields(Fields("plan.json", document)) == evidence
+    for entry in document["segments"][1:]:
+        del entry["segment_s"]  # as plans of before have it
+    older = Evidence.from_fields(Fields("plan.json", document))
+    assert older.segments[1].time_s == pytest.approx(7e-3)
+    page = render_page(untold)
+    assert "whose shares were not measured" in page
+    assert 'class="bar whole"' in page
+    assert "whose shares were not measured" not in render_page(plan)
+
+
+def test_rows_add_up_to_the_prediction(plan: Plan) -> None:
+    """With what starting the step takes; segments that are split alike may differ in cost."""
+    assert plan.predicted is not None
+    first, second, third, *rest = EVIDENCE.segments
+    third = replace(third, resharding_s=1e-18, scratch_bytes=7)  # none of which is shown
+    rows = segment_rows(replace(EVIDENCE, segments=(first, second, third, *rest)))
+    assert [where for where, _ in rows] == ["0", "1", "2-3 (x2)", "4", ""]
+    assert sum(cost.time_s for _, cost in rows) == pytest.approx(plan.predicted.time_s)
+    assert sum(cost.compute_s or 0.0 for _, cost in rows) == pytest.approx(plan.predicted.compute_s)
+    assert sum(cost.kept_bytes for _, cost in rows) == sum(
+        one.kept_bytes for one in EVIDENCE.segments
+    )
+
+
 def test_meshes_that_were_tried(plan: Plan) -> None:
     other = replace(plan, mesh=jax.make_mesh((2, 2), ("x", "y")))
     text = text_of(lambda console: show_planned(plan, console, [(other, 0.3), (plan, 0.2)]))
@@ -101,8 +154,15 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
         15,
         (
             ComparedPlan("cfp", 1e-2, 9e-3, 1.1e-2, 1.0, 1.0, 1.0, 6e-3, 4e-3, 64 * MIB),
+            replace(
+                ComparedPlan("zero1", 1e-2, 9e-3, 1.1e-2, 1.01, 0.99, 1.02, 6e-3, 4e-3, 48 * MIB),
+                verdict=Verdict.TIE,
+            ),
             ComparedPlan("fsdp", 1.1e-2, 1e-2, 1.3e-2, 1.08, 0.98, 1.2, None, None, 32 * MIB),
-            ComparedPlan("alpa", 2e-2, 1.9e-2, 2.1e-2, 2.0, 1.9, 2.1, 1e-2, 1e-2, 96 * MIB),
+            replace(
+                ComparedPlan("alpa", 2e-2, 1.9e-2, 2.1e-2, 2.0, 1.9, 2.1, 1e-2, 1e-2, 96 * MIB),
+                verdict=Verdict.SLOWER,
+            ),
             ComparedPlan("megatron", failed="6 heads do not divide by 4"),
         ),
     )

@@ -48,11 +48,31 @@ def test_it_says_what_the_plan_is_and_why() -> None:
     assert "A plan for a mesh of x=4" in text
     for segment in EVIDENCE.segments:
         assert segment.splits in text
-    for step in EVIDENCE.steps:
+    for step in (*EVIDENCE.steps, *EVIDENCE.confirmed):
         assert step.name in text
     for tensor in plan.arguments:
         assert tensor.path in text
     assert f"seed {EVIDENCE.seed}" in text
+    assert "does not run: segment 0: batch and 1 more (the worker crashed: Check failed)" in text
+    assert "2 failures are recorded and not tried again: `cfp cache prune --failed`" in text
+
+
+def test_the_times_shown_add_up_to_the_prediction() -> None:
+    plan = planned()
+    assert plan.predicted is not None
+    table = render_page(plan).partition("Predicted cost")[2].partition("</table>")[0]
+    rows = [row.split('<td class="n">')[1:] for row in table.split("<tr")[2:]]
+    *shown_ms, in_all_ms = [float(row[0].partition("<")[0]) for row in rows]
+    assert len(shown_ms) == 5
+    assert in_all_ms == pytest.approx(plan.predicted.time_s * 1e3, abs=0.01)
+    assert sum(shown_ms) == pytest.approx(in_all_ms, abs=0.01 * len(shown_ms))
+
+
+def test_the_labels_of_the_plot_are_text_beside_it() -> None:
+    """In the drawing they would be cut off where they are wide, and shrink with it."""
+    drawing = render_page(planned()).partition("<svg")[2].partition("</svg>")[0]
+    assert "<text" not in drawing
+    assert "60.00 ms 41.00 ms" in read(render_page(planned()))
 
 
 def test_every_point_of_the_frontier_is_drawn() -> None:

@@ -205,7 +205,7 @@ def test_arguments_fold_only_where_they_lie_alike() -> None:
     assert ["[3]", "[8,8]", "P('x')", "held", "[4,8]", "64", "B"] in rows
     assert ["in", "all", "(unsplit:", "520", "B)", "328", "B"] in rows
     assert "Scalars, on every device: key." in text
-    assert "held: fixed by a pin" in text
+    assert "held: this sharding is fixed by a pin" in text
     assert "The collectives are not in this plan" in text
 
 

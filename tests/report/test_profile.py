@@ -14,11 +14,11 @@ from bench.profiling.chain import best_chain, chain_cost
 from rich.console import Console
 
 from cfp.profile import Cost, Option, Profile, SegmentProfile
-from cfp.profile.job import Shares
-from cfp.profile.memory import MemoryUse
+from cfp.profile.measure.memory import MemoryUse
+from cfp.profile.runners.job import Shares
 from cfp.report import profile_to_json, show_profile
-from tests.profiling.fake_runner import MACHINE, Clock, FakeRunner, clock
-from tests.profiling.steps import analysed, measured
+from tests.profile.fake_runner import MACHINE, Clock, FakeRunner, clock
+from tests.profile.steps import analysed, measured
 
 __all__ = ["clock"]
 ANALYSIS = analysed(layers=4)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.search import Node, Problem, alternatives, solve
+from cfp.search import Node, Problem, Solver, alternatives
 from tests.search.instances import AWKWARD, Plan, every_plan, instances
 
 Telling = Callable[[Plan], set[tuple[int, int]]]  # the pairs that tell a plan apart
@@ -59,7 +59,7 @@ def distinct_times(problem: Problem) -> Problem:
 @given(with_kinds(8), st.one_of(st.none(), st.integers(5, 60)), st.integers(1, 12))
 def test_none_is_left_out(case: tuple[Problem, list[int]], limit: int | None, count: int) -> None:
     problem, kinds = distinct_times(case[0]), case[1]
-    found = alternatives(problem, limit, count, kinds)
+    found = alternatives(Solver(problem), limit, count, kinds)
     top = math.inf if limit is None else limit
     wanted = one_after_the_other(every_plan(problem), top, count, by_option(kinds))
     assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
@@ -67,8 +67,8 @@ def test_none_is_left_out(case: tuple[Problem, list[int]], limit: int | None, co
         assert plan.memory_bytes == problem.memory_bytes(plan.choice) <= top
         assert plan.time_s == problem.time_s(plan.choice)
     assert len({plan.choice for plan in found}) == len(found)
-    best = solve(problem, limit).best
-    assert [best] == found[:1] or not found
+    fastest = Solver(problem).fastest(limit)
+    assert ([] if fastest is None else [fastest.plan]) == found[:1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -77,7 +77,7 @@ def test_within_a_limit_of_any_size(case: tuple[Problem, list[int]], share: floa
     problem, kinds = distinct_times(case[0]), case[1]
     plans = every_plan(problem)
     limit = int(share * max((memory for _, memory, _ in plans), default=0))
-    found = alternatives(problem, limit, 5, kinds)
+    found = alternatives(Solver(problem), limit, 5, kinds)
     wanted = one_after_the_other(plans, limit, 5, by_option(kinds))
     assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
 
@@ -100,7 +100,7 @@ def test_others_differ_in_what_takes_a_share_of_the_time(
         large = {pair for pair, time_s in spent.items() if time_s >= share * plan[0]}
         return large or set(spent)
 
-    found = alternatives(problem, limit, 6, kinds, ways=ways, share=share)
+    found = alternatives(Solver(problem), limit, 6, kinds, ways=ways, share=share)
     top = math.inf if limit is None else limit
     wanted = one_after_the_other(every_plan(problem), top, 6, used, tell)
     assert [plan.time_s for plan in found] == pytest.approx(wanted, rel=1e-12)
@@ -112,16 +112,17 @@ def test_what_takes_little_time_makes_no_alternative() -> None:
     embedding = Node(np.array([0.1, 0.2, 0.3]), nothing, nothing)
     layer = Node(np.array([4.0, 4.5, 5.0]), nothing, nothing)
     problem = Problem((embedding, layer, layer), {})
-    found = alternatives(problem, None, 9, [0, 1, 1], share=0.2)
+    found = alternatives(Solver(problem), None, 9, [0, 1, 1], share=0.2)
     assert [plan.choice for plan in found] == [(0, 0, 0), (0, 1, 1), (0, 2, 2)]
-    alike = alternatives(problem, None, 9, [0, 1, 1], ways=[[0, 1, 2]] + [[0, 0, 1]] * 2, share=0.2)
+    ways = [[0, 1, 2]] + [[0, 0, 1]] * 2
+    alike = alternatives(Solver(problem), None, 9, [0, 1, 1], ways=ways, share=0.2)
     assert [plan.choice for plan in alike] == [(0, 0, 0), (0, 2, 2)]
 
 
 def test_swapped_layers_are_no_alternative() -> None:
     layer = Node(np.array([1.0, 2.0, 5.0]), np.array([4, 2, 0]), np.array([0, 0, 0]))
     problem = Problem((layer,) * 3, {})
-    found = alternatives(problem, 8, 10, [7, 7, 7])
+    found = alternatives(Solver(problem), 8, 10, [7, 7, 7])
     # without 0 or 1; then without 1, and then without 0 or 2 as well
     wanted = [[0, 1, 1], [1, 1, 1], [0, 0, 2], [2, 2, 2]]
     assert [sorted(plan.choice) for plan in found] == wanted
@@ -137,21 +138,22 @@ def test_many_layers_and_few_kinds_are_fast_enough() -> None:
     shapes = {pair: rng.uniform(0, 1, (27, 27)) for pair in itertools.pairwise(kinds)}
     edges = {(i, i + 1): shapes[pair] for i, pair in enumerate(itertools.pairwise(kinds))}
     problem = Problem(tuple(made[kind] for kind in kinds), edges)
-    found = alternatives(problem, None, 8, kinds)
+    solver = Solver(problem, work=1e6)
+    found = alternatives(solver, None, 8, kinds)
     assert len(found) == 8
-    assert found[0] == solve(problem, work=1e6).best
+    assert found[0] == solver.frontier().plans[-1]
     assert [plan.time_s for plan in found] == sorted(plan.time_s for plan in found)
 
 
 def test_there_may_be_fewer_or_none() -> None:
     node = Node(np.array([1.0, 2.0]), np.array([1, 0]), np.array([0, 0]))
     problem = Problem((node,), {})
-    assert [plan.choice for plan in alternatives(problem, None, 9, [0])] == [(0,), (1,)]
-    assert [plan.choice for plan in alternatives(problem, 0, 9, [0])] == [(1,)]
-    assert alternatives(Problem((node,), {}), None, 0, [0]) == []
+    assert [plan.choice for plan in alternatives(Solver(problem), None, 9, [0])] == [(0,), (1,)]
+    assert [plan.choice for plan in alternatives(Solver(problem), 0, 9, [0])] == [(1,)]
+    assert alternatives(Solver(Problem((node,), {})), None, 0, [0]) == []
     never = Problem((node, node), {(0, 1): np.full((2, 2), np.inf)})
-    assert alternatives(never, None, 3, [0, 0]) == []
+    assert alternatives(Solver(never), None, 3, [0, 0]) == []
     with pytest.raises(ValueError, match="`kinds`"):
-        alternatives(problem, None, 1, [0, 0])
+        alternatives(Solver(problem), None, 1, [0, 0])
     with pytest.raises(ValueError, match="`ways`"):
-        alternatives(problem, None, 1, [0], ways=[[0, 1, 2]])
+        alternatives(Solver(problem), None, 1, [0], ways=[[0, 1, 2]])

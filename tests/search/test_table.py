@@ -11,16 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfp.search import Problem
-from cfp.search.buckets import Rounding
-from cfp.search.curve import trace, trace_within
-from cfp.search.hull import hull
-from cfp.search.levels import levels
-from cfp.search.order import best_order
-from cfp.search.part import all_of
+from cfp.search.curve import Rounding, curve_within, find_curve, hull
+from cfp.search.elimination import Sight, Walk, best_order, build
+from cfp.search.frontier import curves
 from cfp.search.problem import Node
-from cfp.search.steps import build
+from cfp.search.subproblem import all_of
 from cfp.search.table import backtrack, forward, marginals
-from cfp.search.walk import Sight, Walk, states
 from tests.search.instances import AWKWARD, every_choice, every_plan, instances
 
 
@@ -141,11 +137,11 @@ def test_what_a_curve_says_of_all_plans_holds(
 ) -> None:
     """Of those that keep no more than a limit, and of all."""
     plans = every_plan(problem)
-    part, order = all_of(problem), range(len(problem.nodes))
+    sub, order = all_of(problem), range(len(problem.nodes))
     most = max((kept(problem, choice) for _, _, choice in plans), default=0)
     limit = int(share * most)
-    within = trace_within(part, order, 10**digits, limit, limit)
-    whole = trace(part, order, 10**digits)
+    within = curve_within(sub, order, 10**digits, limit, limit)
+    whole = find_curve(sub, order, 10**digits)
     assert (whole is None) == (not plans)
     for time_s, _, choice in plans:
         faster_than = np.array([time_s + 1e-6])
@@ -160,9 +156,11 @@ def test_what_a_curve_says_of_all_plans_holds(
 
 @settings(max_examples=60, deadline=None)
 @given(instances(AWKWARD), st.floats(1, 4))
-def test_what_the_levels_say_of_all_plans_holds(problem: Problem, digits: float) -> None:
+def test_what_the_curves_of_all_caps_say_of_all_plans_holds(
+    problem: Problem, digits: float
+) -> None:
     plans = every_plan(problem)
-    found = list(levels(all_of(problem), range(len(problem.nodes)), 10**digits))
+    found = list(curves(all_of(problem), range(len(problem.nodes)), 10**digits))
     assert bool(found) == bool(plans)
     times_s = np.array([time_s for time_s, _, _ in plans]) + 1e-6
     memory = np.array([memory for _, memory, _ in plans])
@@ -201,8 +199,9 @@ def layered(edges: list[tuple[int, int]], nodes: int, options: int = 6) -> Probl
 
 
 def most_states(problem: Problem, order: Iterable[int]) -> int:
-    walk = Walk(Sight(problem))
-    return max(states(walk.visit(node).after) for node in order)
+    sight = Sight(problem)
+    walk = Walk(sight)
+    return max(sight.states(walk.visit(node).after) for node in order)
 
 
 def test_nested_skips_are_walked_from_both_ends() -> None:
@@ -232,6 +231,6 @@ def test_options_that_lie_alike_are_one_state(lies: int) -> None:
     edge = cost[np.ix_(where, where)]
     problem = Problem((node,) * 4, {(0, 1): edge, (1, 2): edge, (2, 3): edge, (0, 3): edge})
     steps = build(problem, range(4))
-    assert steps.most_states == lies**2
+    assert max(len(step.members) for step in steps.distinct) == lies**2
     assert max(step.columns for step in steps.steps) <= lies**2
     assert math.prod(len(n.times_s) for n in problem.nodes) == options**4

@@ -16,9 +16,9 @@ FAST = settings(
 SPACE = 3
 
 
-def items_of(kinds: Sequence[int], trips: int = 1) -> list[Item]:
+def items_of(kinds: Sequence[int], times: int = 1) -> list[Item]:
     """Blocks in a chain: each reads the one before."""
-    return [Item(kind, (1,), SPACE, None, trips) for kind in kinds]
+    return [Item(kind, (1,), SPACE, None, times) for kind in kinds]
 
 
 def valid(items: Sequence[Item], run: Run, max_space: int) -> bool:
@@ -143,7 +143,7 @@ def test_wiring_tells_layers_apart() -> None:
 def test_segments_do_not_straddle_loops() -> None:
     items = [
         Item(5, (), SPACE),
-        *(Item(kind, (1,), SPACE, loop=0, trips=12) for kind in (0, 1)),
+        *(Item(kind, (1,), SPACE, loop=0, times=12) for kind in (0, 1)),
         Item(6, (1,), SPACE),
     ]
     assert check(items) == [(0, 1), (1, 3), (3, 4)]

@@ -10,13 +10,13 @@ import pytest
 
 from cfp import analyze
 from cfp.analysis import Analysis
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.models import config, make_step
 from cfp.segments import Phase
-from cfp.segments.check import check_segments
-from cfp.segments.run import run_parts
 from tests.conftest import OLD_EMITTERS
 from tests.foreign import MODELS, PLAIN
+from tests.segments.check import check_segments
+from tests.segments.run_parts import run_parts
 
 STEPS: dict[str, Any] = {
     "bert": lambda: make_step(config("bert", clip_norm=1.0)),
@@ -40,9 +40,9 @@ STEPS: dict[str, Any] = {
 def test_parts_in_order_give_exactly_the_step(name: str) -> None:
     step, args = STEPS[name]()
     analysis = analyze(step, *args, mesh_shape=(4,))
-    check_segments(analysis.graph, analysis.grouping, analysis.cut)
+    check_segments(analysis.graph, analysis.grouping, analysis.segmentation)
 
-    parts = exact_jit(lambda *flat: run_parts(analysis.graph, analysis.cut.parts, flat))
+    parts = exact_jit(lambda *flat: run_parts(analysis.graph, analysis.segmentation.parts, flat))
     found = parts(*jax.tree.leaves(args))
     expected = jax.tree.leaves(exact_jit(step)(*args))
 
@@ -63,7 +63,7 @@ def _bits(array: Any) -> np.ndarray[Any, Any]:
 
 
 def part_sizes(analysis: Analysis, phase: Phase) -> list[int]:
-    return [len(part.equations) for part in analysis.cut.parts if part.phase is phase]
+    return [len(part.equations) for part in analysis.segmentation.parts if part.phase is phase]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
@@ -76,7 +76,7 @@ def test_repeated_layers_get_equal_shares_of_the_backward_pass_and_the_update(na
     update = part_sizes(analysis, Phase.UPDATE)
     assert len(set(update[1:6])) == 1
     # a global norm is shared, and small: scalars alone enter and leave it
-    epilogue = analysis.cut.part(None, Phase.EPILOGUE)
+    epilogue = analysis.segmentation.part(None, Phase.EPILOGUE)
     assert epilogue is not None
     sizes = {analysis.graph.values[v].shape for v in (*epilogue.inputs, *epilogue.outputs)}
     assert sizes == {()}
@@ -87,7 +87,7 @@ def test_parameters_are_updated_by_the_segment_that_uses_them(name: str) -> None
     """The first of several; and what the update alone reads, its optimizer state, likewise."""
     step, args = STEPS[name]()
     analysis = analyze(step, *args, mesh_shape=(4,))
-    graph, cut = analysis.graph, analysis.cut
+    graph, cut = analysis.graph, analysis.segmentation
     part_of = {equation: part for part in cut.parts for equation in part.equations}
 
     def readers(value: int, phase: Phase) -> set[int]:
@@ -95,9 +95,9 @@ def test_parameters_are_updated_by_the_segment_that_uses_them(name: str) -> None
         return {p.segment for p in parts if p.phase is phase and p.segment is not None}
 
     updated_by = {value: part.segment for part in cut.parts for value in part.outputs}
-    pairs = find_pairs(graph, analysis.grouping.parameters)
-    assert pairs
-    for result, argument in pairs.items():
+    feedback = find_feedback(graph, analysis.grouping.parameters)
+    assert feedback
+    for result, argument in feedback.items():
         value, by = graph.inputs[argument], updated_by.get(graph.outputs[result])
         if by is not None and value in analysis.grouping.parameters:
             assert by == min(readers(value, Phase.FORWARD)), graph.input_paths[argument]

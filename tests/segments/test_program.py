@@ -10,8 +10,8 @@ import pytest
 from cfp import analyze
 from cfp.models import config, make_step
 from cfp.segments import Phase
-from cfp.segments.fill import example_inputs, index_bound
-from cfp.segments.program import segment_programs
+from cfp.segments.fill import example_inputs
+from cfp.segments.program import Cutter
 from cfp.trace import Graph, is_key
 
 
@@ -28,8 +28,10 @@ def test_every_distinct_segment_runs_alone(name: str, options: dict[str, int]) -
     analysis = analyze(step, *args, mesh_shape=(4,))
     graph = analysis.graph
     for kind in analysis.distinct_segments:
-        programs = segment_programs(graph, analysis.grouping, analysis.cut, kind.representative)
-        assert programs[0].times == analysis.segments[kind.representative].trips
+        programs = Cutter(graph, analysis.grouping, analysis.segmentation).programs(
+            kind.representative
+        )
+        assert programs[0].times == analysis.segments[kind.representative].times
         for program in programs:
             inputs = example_inputs(graph, program.inputs)
             run = jax.jit(lambda *x, p=program: p.run(graph, x))
@@ -46,8 +48,10 @@ def test_every_distinct_segment_runs_alone(name: str, options: dict[str, int]) -
 def test_a_program_is_the_three_parts_of_its_segment() -> None:
     step, args = make_step(config("gpt", layers=3), abstract=True)
     analysis = analyze(step, *args, mesh_shape=(4,))
-    (program,) = segment_programs(analysis.graph, analysis.grouping, analysis.cut, 2)
-    parts = [analysis.cut.part(2, p) for p in (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)]
+    (program,) = Cutter(analysis.graph, analysis.grouping, analysis.segmentation).programs(2)
+    parts = [
+        analysis.segmentation.part(2, p) for p in (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
+    ]
     assert all(parts)
     own = {e for part in parts if part for e in part.equations}
     keys = {e for e in own - set(program.equations) if _makes_keys(analysis.graph, e)}
@@ -67,27 +71,10 @@ def _makes_keys(graph: Graph, equation: int) -> bool:
 def test_a_loop_body_and_its_update_are_told_apart() -> None:
     step, args = make_step(config("gpt", layers=6, scan=True), abstract=True)
     analysis = analyze(step, *args, mesh_shape=(4,))
-    body, once = segment_programs(analysis.graph, analysis.grouping, analysis.cut, 1)
+    body, once = Cutter(analysis.graph, analysis.grouping, analysis.segmentation).programs(1)
     assert (body.times, once.times) == (6, 1)
     stacked = {v for v in body.inputs if analysis.graph.values[v].shape[:1] == (6,)}
     assert not stacked, "an iteration sees no stacked tensor"
-
-
-def test_integers_stay_inside_what_they_index() -> None:
-    def step(table, tokens, count):
-        rows = table[tokens]
-        return rows.sum() * count
-
-    args = (jnp.ones((10, 4)), jnp.zeros((3,), jnp.int32), jnp.zeros((), jnp.int32))
-    graph = analyze(lambda t, k, c: step(t, k, c) + (t @ t.T).sum(), *args).graph
-    tokens, count = graph.inputs[1], graph.inputs[2]
-    assert index_bound(graph, tokens) == 10
-    assert index_bound(graph, count) is None
-    for seed in range(20):
-        filled = example_inputs(graph, graph.inputs, seed)
-        assert filled[1].min() >= 0
-        assert filled[1].max() < 10
-        assert filled[2] > 0
 
 
 def test_keys_are_filled_with_keys() -> None:

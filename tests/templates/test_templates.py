@@ -12,6 +12,7 @@ import cfp
 from cfp import models, templates
 from cfp.errors import CfpError
 from cfp.plan import Plan
+from tests.foreign.plain import accumulation
 from tests.plan.steps import mesh_of, mlp_args, mlp_step, model
 
 
@@ -28,7 +29,7 @@ def specs(plan: Plan, part: str) -> dict[str, P]:
 def test_data_parallel() -> None:
     step, args = model("gpt")
     plan = templates.data_parallel(step, *args, mesh=mesh_of(2, 2))
-    assert set(split_names(plan, 0)) == set(split_names(plan, 1)) == {"rows"}
+    assert set(split_names(plan, 0)) == set(split_names(plan, 1)) == {"batch"}
     assert set(specs(plan, "state.params").values()) == {P()}
     assert set(specs(plan, "batch").values()) == {P(("x", "y"))}
 
@@ -37,14 +38,14 @@ def test_megatron() -> None:
     step, args = model("gpt")
     plan = templates.megatron(step, *args, mesh=mesh_of(2, 4))
     assert split_names(plan, 1) == [
-        "contracted",
-        "columns",
-        "contracted",
-        "columns",
-        "contracted",
-        "columns",
+        "table rows",
+        "output features",
+        "input features",
+        "output features",
+        "input features",
+        "output features",
     ]
-    assert set(split_names(plan, 0)) == {"rows"}
+    assert set(split_names(plan, 0)) == {"batch"}
     found = specs(plan, "state.params")
     layer = "['layers'][0]"
     assert found[f"{layer}['qkv']"] == found[f"{layer}['up']"] == P(None, "y")
@@ -55,7 +56,7 @@ def test_megatron() -> None:
     assert found["['head']"] == P(None, "y")
     assert specs(plan, ".mu") == specs(plan, ".nu") == found
     other = templates.megatron(step, *args, mesh=mesh_of(2, 4), axis="x")
-    assert set(split_names(other, 1)) == {"rows"}
+    assert set(split_names(other, 1)) == {"batch"}
     with pytest.raises(CfpError, match="`axis` is 'model'; the mesh has x, y"):
         templates.megatron(step, *args, mesh=mesh_of(2, 4), axis="model")
 
@@ -112,7 +113,7 @@ def test_odd_meshes(template: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("template", ["data_parallel", "zero1", "fsdp"])
 def test_a_batch_smaller_than_the_mesh_is_refused(template: str, width: int) -> None:
     make = getattr(templates, template)
-    reason = rf"{template} splits the batch into 8 parts.* divide: `x` \[4, {width}\].*Use a mesh"
+    reason = rf"{template} .* 8 parts.* work on 4 rows .*`x` \[4, {width}\].*Use a mesh"
     with pytest.raises(CfpError, match=reason):
         make(mlp_step, *mlp_args(rows=4, width=width), mesh=mesh_of(8))
 
@@ -158,7 +159,7 @@ def test_heads_that_do_not_divide() -> None:
     plan = templates.megatron(step, *args, mesh=mesh_of(4))
     found = split_names(plan)
     assert None in found
-    assert {"columns", "contracted"} <= set(found)
+    assert {"output features", "input features"} <= set(found)
     cfp.verify(step, *args, plan=plan)
 
 
@@ -178,4 +179,60 @@ def test_batch_under_a_loop_is_not_the_loops_dim() -> None:
     args = tuple(a.astype(np.float32) for a in args)
     plan = templates.data_parallel(step, *args, mesh=mesh_of(4))
     assert plan.in_shardings[1].spec == P(None, "x")
+    cfp.verify(step, *args, plan=plan)
+
+
+@pytest.mark.parametrize("loop", accumulation.LOOPS)
+@pytest.mark.parametrize("stacked", [True, False], ids=["scanned layers", "layers"])
+def test_the_rows_of_a_micro_batch_are_split(loop: str, stacked: bool) -> None:
+    step, args = accumulation.make_step(abstract=True, loop=loop, stacked=stacked)
+    for template in (templates.data_parallel, templates.zero1, templates.fsdp):
+        plan = template(step, *args, mesh=mesh_of(8))  # 16 rows, 8 at a time
+        assert set(split_names(plan)) == {"batch"}
+
+
+def test_accumulated_gradients() -> None:
+    """Recomputed in the backward pass, in bfloat16, with a loss scale: only sums are sent."""
+    step, args = accumulation.make_step(layers=1)
+    plan = templates.data_parallel(step, *args, mesh=mesh_of(2))
+    assert {c.kind for c in plan.collectives()} == {"all-reduce"}
+    assert set(specs(plan, "params").values()) == {P()}
+    cfp.verify(step, *args, plan=plan)
+    sharded = templates.fsdp(step, *args, mesh=mesh_of(2))
+    assert specs(sharded, "params")["['head']"] != P()
+    cfp.verify(step, *args, plan=sharded)
+
+
+def test_a_micro_batch_smaller_than_the_mesh_is_refused() -> None:
+    step, args = accumulation.make_step(abstract=True, batch=16, micro_batches=4)
+    reason = r"into 8 parts.* work on 4 rows at a time \(`batch\['tokens'\]` \[16, 16\]\)"
+    with pytest.raises(CfpError, match=reason):
+        templates.data_parallel(step, *args, mesh=mesh_of(8))
+
+
+def test_weights_on_the_left() -> None:
+    """The data have their features first."""
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return jnp.mean((params["down"] @ jnp.tanh(params["up"] @ x) - y) ** 2)
+
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+    shapes = ({"up": (16, 8), "down": (12, 16)}, (8, 20), (12, 20))
+    random = np.random.default_rng(0)
+    args = jax.tree.map(
+        lambda shape: random.normal(size=shape).astype(np.float32),
+        shapes,
+        is_leaf=lambda leaf: isinstance(leaf, tuple) and isinstance(leaf[0], int),
+    )
+    plan = templates.data_parallel(step, *args, mesh=mesh_of(4))
+    assert [s.spec for s in plan.in_shardings[1:]] == [P(None, "x")] * 2
+    cfp.verify(step, *args, plan=plan)
+    plan = templates.megatron(step, *args, mesh=mesh_of(4))
+    assert split_names(plan) == ["output features", "input features"]
+    assert {k: s.spec for k, s in plan.in_shardings[0].items()} == {
+        "up": P("x"),
+        "down": P(None, "x"),
+    }
     cfp.verify(step, *args, plan=plan)

@@ -11,7 +11,7 @@ from bench.theorem.graphs import training_step
 from bench.theorem.probe import gap, solve_gap
 from bench.theorem.spaces import Rules, Silent, build_problem
 
-from cfp.blocks import Kind, build_blocks
+from cfp.blocks import SplitName, build_blocks
 from cfp.trace import trace
 
 
@@ -113,9 +113,9 @@ def test_a_second_way_in():
     """
     graph = trace(training_step(residual), [array(4, 4)] * 4, array(8, 4))
     blocks = build_blocks(graph, (2,))
-    kinds = (Kind.ROWS, Kind.ROWS, Kind.COLUMNS, Kind.ROWS)
+    kinds = (SplitName.BATCH, SplitName.BATCH, SplitName.OUTPUT, SplitName.BATCH)
     pins = {
-        block.index: [c.kind for c in block.candidates].index(kind)
+        block.index: [c.split_name for c in block.candidates].index(kind)
         for block, kind in zip(blocks.blocks, kinds, strict=True)
     }
     rules = Rules(silent=Silent.DELIVER, pins=pins)

@@ -1,4 +1,4 @@
-"""`cfp train`: the same losses with a plan and without, what goes round, and what people read."""
+"""`cfp train`: the same losses with a plan and without, what is fed back, and what people read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from cfp import CfpError, analyze, cli_train, models, templates
+from cfp import CfpError, analyze, models, templates
 from cfp.cli import main
+from cfp.cli import train as command
 from cfp.devices import make_mesh
 from cfp.layouts import Layouts
 from cfp.plan.build import plan_of_layouts
@@ -91,7 +92,7 @@ def alone() -> Training:
 
 def trained(plan: Any) -> Training:
     step, args = models.make_step(CONFIG)
-    batches = cli_train._batches(CONFIG, seed=0)
+    batches = command._batches(CONFIG, seed=0)
     found = train(step, args, plan=plan, steps=STEPS, batches=batches, tokens=256)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(args))
     return found
@@ -100,7 +101,7 @@ def trained(plan: Any) -> Training:
 def test_loss_falls(alone: Training) -> None:
     assert [step.step for step in alone.steps] == list(range(1, STEPS + 1))
     assert alone.losses[-1] < 0.92 * alone.losses[0]
-    assert (alone.goes_round, alone.as_given) == (("state",), ("batch", "key"))
+    assert (alone.fed_back, alone.as_given) == (("state",), ("batch", "key"))
     assert alone.loss_path == "result[1]['loss']"
     assert alone.step_s == np.median([step.seconds for step in alone.steps[1:]])
     assert alone.tokens_per_s == 256 / alone.step_s
@@ -120,7 +121,7 @@ def test_a_plan_file_trains_alike(
     assert document["tokens_per_s"] == 256 / document["median_step_seconds"]
     assert document["tflops_per_s"] > 0
     assert document["predicted_step_seconds"] == 0.001
-    assert (document["goes_round"], document["renewed"]) == (["state"], ["batch", "key"])
+    assert (document["fed_back"], document["renewed"]) == (["state"], ["batch", "key"])
     assert document["interrupted"] is False
     assert err.count("\nstep ") == STEPS
     assert "step 8/8  loss " in err
@@ -138,9 +139,9 @@ def test_a_large_state_is_made_where_it_lies(monkeypatch: pytest.MonkeyPatch) ->
     mesh = make_mesh((2,))
     loop = prepare(step, shapes, *rest, plan=templates.fsdp(step, shapes, *rest, mesh=mesh))
     assert loop.donated == {0}
-    eager = cli_train._initial_state(config, 3, shapes, loop.shardings(0))
-    monkeypatch.setattr(cli_train, "EAGER_BYTES", 0)
-    made = cli_train._initial_state(config, 3, shapes, loop.shardings(0))
+    eager = command._initial_state(config, 3, shapes, loop.shardings(0))
+    monkeypatch.setattr(command, "EAGER_BYTES", 0)
+    made = command._initial_state(config, 3, shapes, loop.shardings(0))
     for a, b, where in zip(*map(jax.tree.leaves, (eager, made, loop.shardings(0))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
         assert b.sharding == where
@@ -190,7 +191,7 @@ def test_bad_input(
         (("own_training:make_step", *plan), 1, "The plan is for another step"),
         (("own_training:make_step", "--layers", "2"), 1, "--layers is for built-in models"),
         (("own_training:shapes",), 1, "`params['unused']` is a shape: training needs arrays"),
-        (("own_training:forgets",), 1, "Nothing that the step returns goes round"),
+        (("own_training:forgets",), 1, "No result of the step replaces"),
         ((*GPT, "--plan", "no_such.json"), 1, "Cannot read no_such.json"),
         (("gtp",), 1, "There is no model `gtp`"),
     ):

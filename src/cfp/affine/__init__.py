@@ -1,4 +1,4 @@
-"""Element-level maps: which elements each element of a result needs.
+"""Element-level maps say which elements of its operands each element of a result needs.
 
 op_map(primitive, params, in_shapes, out_shapes)   the map of one equation (one table of rules)
 OpMap.between, Map.then                             maps along a path

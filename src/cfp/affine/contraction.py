@@ -85,7 +85,7 @@ def conv_general_dilated(
 def _free(
     space: Space, dims: list[Factors | None], shape: Shape
 ) -> tuple[list[Factors], tuple[Factors, ...]]:
-    """The dims that were not paired, as new factors; and all dims."""
+    """Returns the dims that were not paired, as new factors, and all dims."""
     free: list[Factors] = []
     out: list[Factors] = []
     for dim, size in zip(dims, shape, strict=True):

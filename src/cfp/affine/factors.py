@@ -14,14 +14,14 @@ Dims = tuple[Factors, ...]
 
 
 def shape_of(sizes: Sequence[int], dims: Dims) -> Shape:
-    """The extents of a tensor's dims (a dim without factors counts as 1)."""
+    """Returns the extents of a tensor's dims (a dim without factors counts as 1)."""
     return tuple([prod([sizes[factor] for factor in dim]) for dim in dims])
 
 
 def align(
     left: Sequence[int], right: Sequence[int], first: int = 0
 ) -> tuple[list[int], list[Factors], list[Factors]]:
-    """The common refinement of two ways to write one index as mixed-radix digits.
+    """Returns the common refinement of two ways to write one index as mixed-radix digits.
 
     `left` and `right` have equal products. Returns the sizes of the pieces and, for each left
     and each right factor, its pieces, major to minor, numbered from `first`. A piece that both
@@ -67,7 +67,7 @@ def align(
 
 
 def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Of each factor, the products of all sizes before it and up to it."""
+    """Returns for each factor the products of all sizes before it and up to it."""
     cuts, at = [], 1
     for size in sizes:
         cuts.append((at, at * size))

@@ -53,7 +53,8 @@ def gather(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def scatter(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """The transpose of gather: updates[batch..., offsets...] go to operand[starts + offsets].
+    """Returns the map of the transpose of gather: updates[batch..., offsets...] go to
+    operand[starts + offsets].
 
     The result holds every operand element in its place, unless an update replaced it.
     """
@@ -61,13 +62,14 @@ def scatter(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def scatter_reduce(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """scatter-add and the like: updates to one place add up, so they may be split."""
+    """Returns the map of scatter-add and the like: updates to one place add up, so they may be
+    split."""
     op, scattered = _scatter(params, ins)
     return OpMap(op.sizes, op.operands, op.results, frozenset(scattered), op.exact)
 
 
 def _scatter(params: Params, ins: Shapes) -> tuple[OpMap, list[int]]:
-    """The map, and the factors of the updates' dims that say where (not what)."""
+    """Returns the map, and the factors of the updates' dims that say where (not what)."""
     numbers = params["dimension_numbers"]
     shape, starts, updates = ins
     space = Space()
@@ -101,12 +103,14 @@ def sort(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def top_k(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Also approx_top_k; the dim is the last where the params do not name it."""
+    """Returns the map of top_k and approx_top_k; the dim is the last where the params do not name
+    it."""
     at = params.get("axis", params.get("reduction_dimension", -1))
     return broken([at % len(ins[0])], ins, outs)
 
 
 def fft(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Every element needs all of the last dims, as many as there are lengths."""
+    """Returns the map of fft: every element needs all of the last dims, as many as there are
+    lengths."""
     last = len(ins[0])
     return broken(range(last - len(params["fft_lengths"]), last), ins, outs)

@@ -40,13 +40,13 @@ class OpMap:
     feeds: tuple[frozenset[int], ...] | None = None
 
     def between(self, operand: int, result: int) -> "Map | None":
-        """The map from one operand (source) to one result (target); None: unrelated."""
+        """Returns the map from one operand (source) to one result (target); None: unrelated."""
         if self.feeds is not None and operand not in self.feeds[result]:
             return None
         return Map(self.sizes, self.operands[operand], self.results[result], self.exact)
 
     def check(self, in_shapes: Sequence[Shape], out_shapes: Sequence[Shape]) -> None:
-        """Raise ValueError unless the map fits these shapes and keeps the algebra's invariants."""
+        """Raises ValueError unless the map fits these shapes and keeps the algebra's invariants."""
         if any(size < 2 for size in self.sizes):
             raise ValueError(f"A factor of extent below 2: {self}")
         for kind, tensors, shapes in (
@@ -63,7 +63,8 @@ class OpMap:
                     raise ValueError(f"{kind} {i} has one factor twice: {self}")
 
     def show(self) -> str:
-        """Stable short text, as `Map.show`; `+` marks a factor that a reduction consumes."""
+        """Returns stable short text such as `[a, ^b·c] <- [a, c, *d]`, a letter per factor; `+`
+        marks a factor that a reduction consumes."""
         inside = _factors(*self.operands)
         outside = _factors(*self.results)
         marks = dict.fromkeys(outside - inside, "^")
@@ -89,7 +90,8 @@ class Map:
     exact: bool = True
 
     def then(self, after: "Map") -> "Map":
-        """From the source of this map to the target of `after`, whose source is this target.
+        """Returns the map from the source of this map to the target of `after`, whose source is
+        this target.
 
         The tensor in the middle has its dims written in the factors of both maps. They are
         refined to their common digits, so composing is exact wherever the digits can be
@@ -127,7 +129,8 @@ class Map:
         return Map(tuple(sizes), source, target, exact).canonical()
 
     def needs(self, index: tuple[int, ...]) -> set[tuple[int, ...]]:
-        """The source elements that one target element needs (for small shapes and tests)."""
+        """Returns the source elements that one target element needs (for small shapes and
+        tests)."""
         digits: dict[int, int] = {}
         for at, dim in zip(index, self.target, strict=True):
             for factor in reversed(dim):
@@ -143,7 +146,7 @@ class Map:
         return set(product(*choices))
 
     def canonical(self) -> "Map":
-        """The one way to write this map: equal maps compare and hash equal.
+        """Returns the one way to write this map: equal maps compare and hash equal.
 
         Neighbours that always occur together are fused, factors are numbered by their first
         appearance (target, then source), unused ones are dropped.
@@ -159,7 +162,7 @@ class Map:
             return after.get(a) == b
 
         sizes: list[int] = []
-        number: dict[int, int] = {}  # of every factor that leads a fused run
+        number: dict[int, int] = {}  # the number of every factor that leads a fused run
         inner: set[int] = set()  # factors that follow another in their run
         for tensor in (self.target, self.source):
             for dim in tensor:
@@ -179,7 +182,7 @@ class Map:
         return Map(tuple(sizes), source, target, self.exact)
 
     def show(self) -> str:
-        """Stable short text such as `[a, ^b·c] <- [a, c, *d]`, a letter per factor.
+        """Returns stable short text such as `[a, ^b·c] <- [a, c, *d]`, a letter per factor.
 
         `*` ranges freely in the source, `^` occurs in the target alone, `1` is a dim of extent
         1, and the arrow of a map that is not exact is `<~`.
@@ -200,14 +203,15 @@ class Space:
         self.sizes: list[int] = []
 
     def new(self, size: int) -> Factors:
-        """A fresh factor, as a dim of its own: `()` where there is nothing to tell apart."""
+        """Returns a fresh factor, as a dim of its own: `()` where there is nothing to tell
+        apart."""
         if size <= 1:
             return ()
         self.sizes.append(int(size))
         return (len(self.sizes) - 1,)
 
     def dims(self, shape: Iterable[int]) -> Dims:
-        """A tensor whose every dim is a fresh factor."""
+        """Returns a tensor whose every dim is a fresh factor."""
         return tuple([self.new(size) for size in shape])
 
     def op(
@@ -218,12 +222,12 @@ class Space:
         exact: bool = True,
         feeds: tuple[frozenset[int], ...] | None = None,
     ) -> OpMap:
-        """The map, once all factors are handed out."""
+        """Returns the map, once all factors are handed out."""
         return OpMap(tuple(self.sizes), operands, results, frozenset(reduced), exact, feeds)
 
 
 def identity(shape: Shape) -> Map:
-    """Each element needs itself."""
+    """Returns the map in which each element needs itself."""
     space = Space()
     dims = space.dims(shape)
     return Map(tuple(space.sizes), dims, dims)
@@ -232,7 +236,8 @@ def identity(shape: Shape) -> Map:
 def follow(
     sizes: Sequence[int], source: Dims, target: Dims, dim: int, extent: int
 ) -> tuple[int, int] | None:
-    """Where a split of one tensor's dim goes in another tensor of the same operation (Eq. 1).
+    """Returns where a split of one tensor's dim goes in another tensor of the same operation (Eq.
+    1).
 
     Splitting `dim` of the source into P contiguous equal chunks, for any P that divides
     `extent`, corresponds to splitting dim `d` of the target into P chunks, for any P that

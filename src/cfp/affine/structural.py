@@ -140,7 +140,8 @@ def cumulative(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """reduce_sum and the like (`axes`), and `reduce` (`dimensions`): n tensors, n start values."""
+    """Returns the map of reduce_sum and the like (`axes`), and of `reduce` (`dimensions`): n
+    tensors, n start values."""
     gone = {d % len(ins[0]) for d in _ints(params["axes" if "axes" in params else "dimensions"])}
     space = Space()
     dims = space.dims(ins[0])
@@ -155,13 +156,15 @@ def reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def arg_reduction(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """argmax, argmin: no sum or maximum of partial positions gives the position."""
+    """Returns the map of argmax and argmin: no sum or maximum of partial positions gives the
+    position."""
     op = reduction(params, ins, outs)
     return OpMap(op.sizes, op.operands, op.results, exact=bool(op.reduced))
 
 
 def leading(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Operands and results agree in their leading dims; each has trailing dims of its own.
+    """Returns the map of operands and results that agree in their leading dims; each has trailing
+    dims of its own.
 
     Keys of random numbers (each makes a block of numbers) and values reread in another width.
     """
@@ -174,14 +177,16 @@ def leading(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def random_gamma(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Keys for the leading dims, and a shape parameter per number."""
+    """Returns the map of random_gamma: keys for the leading dims, and a shape parameter per
+    number."""
     space = Space()
     dims = space.dims(outs[0])
     return space.op((dims[: len(ins[0])], dims), (dims,))
 
 
 def source(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Results that depend on nothing, or wholly on every operand (iota, raw random bits)."""
+    """Returns the map of results that depend on nothing, or wholly on every operand (iota, raw
+    random bits)."""
     space = Space()
     operands = tuple([space.dims(shape) for shape in ins])
     results = tuple([space.dims(shape) for shape in outs])
@@ -189,21 +194,22 @@ def source(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def loop_slice(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """A loop body's part of a stacked tensor: [L, *s] to [*s]."""
+    """Returns the map from a stacked tensor to a loop body's part of it: [L, *s] to [*s]."""
     space = Space()
     dims = space.dims(ins[0])
     return space.op((dims, *_scalars(space, ins[1:])), (dims[1:],), exact=False)
 
 
 def loop_stack(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """What every turn of a loop gives, stacked: [*s] to [L, *s]."""
+    """Returns the map that stacks what every iteration of a loop gives: [*s] to [L, *s]."""
     space = Space()
     dims = space.dims(outs[0])
     return space.op((dims[1:], *_scalars(space, ins[1:])), (dims,), exact=False)
 
 
 def broken(gone: Iterable[int], ins: Shapes, outs: Shapes) -> OpMap:
-    """Elementwise but for the dims `gone`, where each result may need all of every operand."""
+    """Returns the elementwise map, except that along the dims `gone` each result may need all of
+    every operand."""
     hidden = set(gone)
     space = Space()
     before = space.dims(ins[0])
@@ -213,7 +219,8 @@ def broken(gone: Iterable[int], ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def _cut(space: Space, size: int, part: int, start: int, stride: int) -> tuple[Factors, Factors]:
-    """Of a dim and a part of it (elements start, start + stride, ...): their factors."""
+    """Returns the factors of a dim and those of a part of it (elements start, start + stride,
+    ...)."""
     if size == part and start == 0 and stride == 1:
         return _whole(space, size, part)
     if start < 0 or size == 0 or part == 0:
@@ -227,19 +234,19 @@ def _cut(space: Space, size: int, part: int, start: int, stride: int) -> tuple[F
 
 
 def _below(space: Space, size: int, part: int, unit: int) -> tuple[Factors, Factors]:
-    """Two dims which share their index modulo `unit`."""
+    """Returns two dims that share their index modulo `unit`."""
     kept = space.new(unit)
     return (*space.new(size // unit), *kept), (*space.new(part // unit), *kept)
 
 
 def _whole(space: Space, size: int, part: int) -> tuple[Factors, Factors]:
-    """A dim taken whole or broken."""
+    """Returns a dim that is taken whole, or broken."""
     dim = space.new(size)
     return dim, dim if size == part else space.new(part)
 
 
 def _chain(space: Space, whole: Shape, parts: list[int], at: int) -> tuple[Dims, tuple[Dims, ...]]:
-    """A tensor and the tensors that lie one after another along its dim `at`."""
+    """Returns a tensor and the tensors that lie one after another along its dim `at`."""
     dims = space.dims([1 if d == at else size for d, size in enumerate(whole)])
     unit = gcd(*parts)
     if unit == 0:
@@ -261,7 +268,7 @@ def _pairs(
 
 
 def _scalars(space: Space, shapes: Shapes) -> tuple[Dims, ...]:
-    """Further operands (start indices, padding values), usually scalars."""
+    """Returns further operands (start indices, padding values), usually scalars."""
     return tuple([space.dims(shape) for shape in shapes])
 
 

@@ -77,6 +77,6 @@ def op_map(
     in_shapes: tuple[Shape, ...],
     out_shapes: tuple[Shape, ...],
 ) -> OpMap | None:
-    """The map of one equation, or None where the primitive has no rule (it is opaque)."""
+    """Returns the map of one equation, or None where the primitive has no rule (it is opaque)."""
     rule = RULES.get(primitive)
     return None if rule is None else rule(params, in_shapes, out_shapes)

@@ -42,7 +42,7 @@ def slide(
     dilation: int = 1,
     window_dilation: int = 1,
 ) -> Slide:
-    """The factors of a dim of `size` along which a window slides to give `out` elements."""
+    """Returns the factors of a dim of `size` along which a window slides to give `out` elements."""
     plain = dilation == 1 and low == 0
     if (
         plain
@@ -72,7 +72,8 @@ def slide(
 
 
 def reduce_window(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """Pooling: n tensors reduced through one window, then (where the rule has any) scalars."""
+    """Returns the map of pooling: n tensors reduced through one window, then (where the rule has
+    any) scalars."""
     space = Space()
     dims = _slides(space, params, ins[0], outs[0])
     inner, outer = tuple([at.inner for at in dims]), tuple([at.outer for at in dims])
@@ -87,7 +88,8 @@ def reduce_window(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 
 
 def select_and_scatter_add(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
-    """The gradient of pooling by maximum: (pooled gradient, operand) to the operand's gradient."""
+    """Returns the gradient of pooling by maximum: (pooled gradient, operand) to the operand's
+    gradient."""
     space = Space()
     dims = _slides(space, params, outs[0], ins[0])
     pooled, whole = tuple([at.outer for at in dims]), tuple([at.inner for at in dims])

@@ -1,6 +1,17 @@
-"""Stage 2: Graph -> ParallelBlocks and their candidate strategies."""
+"""Stage 2 turns a `Graph` into ParallelBlocks and their candidate strategies."""
 
-from cfp.blocks.block import Block, Blocks, Candidate, Kind, SeedSplit, Strategy
+from cfp.blocks.block import Block, Blocks, Candidate, SeedSplit, Strategy
 from cfp.blocks.build import build_blocks
+from cfp.blocks.words import REPLICATED, SplitName, legend
 
-__all__ = ["Block", "Blocks", "Candidate", "Kind", "SeedSplit", "Strategy", "build_blocks"]
+__all__ = [
+    "REPLICATED",
+    "Block",
+    "Blocks",
+    "Candidate",
+    "SeedSplit",
+    "SplitName",
+    "Strategy",
+    "build_blocks",
+    "legend",
+]

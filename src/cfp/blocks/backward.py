@@ -28,7 +28,7 @@ def match_backward(
     recomputed: Recomputed,
     parameters: Collection[int],
 ) -> dict[int, int]:
-    """Backward contraction -> the forward contraction it differentiates or repeats.
+    """Returns a dict: backward contraction -> the forward contraction it differentiates or repeats.
 
     By a shared operand; where that was recomputed beyond recognition, by shapes alone. A slot
     (forward contraction, operand) is taken once, or twice by a product of a tensor with itself.
@@ -50,7 +50,8 @@ def match_backward(
     def find_slots(
         backward: int, value: int, fits: Callable[[Graph, int, int], bool]
     ) -> Iterator[tuple[bool, int, object]]:
-        """(gives a gradient that is wanted, forward contraction, value), latest first."""
+        """Yields (whether it gives a gradient that is wanted, forward contraction, value), latest
+        first."""
         for forward in reversed(by_operand.get(value, ())):
             operands = graph.equations[forward].inputs
             free = taken[forward, value] < max(1, operands.count(value))
@@ -94,7 +95,7 @@ def match_backward(
 
 
 def _differentiable(graph: Graph, parameters: Collection[int]) -> set[int]:
-    """The values that depend on a parameter."""
+    """Returns the values that depend on a parameter."""
     found = set(parameters)
     for equation in graph.role(Role.FORWARD):
         if equation.primitive != "stop_gradient" and not found.isdisjoint(equation.inputs):
@@ -103,7 +104,7 @@ def _differentiable(graph: Graph, parameters: Collection[int]) -> set[int]:
 
 
 def _base(graph: Graph, value: int) -> int:
-    """What a value is a view of: a convolution differentiates against a reversed kernel."""
+    """Returns what a value is a view of: a convolution differentiates against a reversed kernel."""
     while True:
         producer = graph.values[value].producer
         if producer is None or graph.equations[producer].primitive not in VIEWS:
@@ -125,13 +126,15 @@ def _by_shape(
 
 
 def _same_sort(graph: Graph, backward: int, forward: int) -> bool:
-    """Lookups are differentiated by adding into a table, products by products."""
+    """Returns whether both are lookups or both products: lookups are differentiated by adding into
+    a table, products by products."""
     scatters = graph.equations[backward].primitive in SCATTERS
     return scatters == (graph.equations[forward].primitive == "gather")
 
 
 def _differentiates(graph: Graph, backward: int, forward: int) -> bool:
-    """One operand of the backward contraction has as many elements as the forward result."""
+    """Returns whether one operand of the backward contraction has as many elements as the forward
+    result."""
     count = math.prod(graph.values[graph.equations[forward].outputs[0]].shape)
     inputs = graph.equations[backward].inputs
     return _same_sort(graph, backward, forward) and any(

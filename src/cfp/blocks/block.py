@@ -7,23 +7,13 @@ paper). A `Strategy` picks a candidate, or None (replicated), for each mesh axis
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cfp.blocks.recompute import Recomputed
+from cfp.blocks.words import SplitName
 from cfp.trace import Graph, source_line
-
-
-class Kind(enum.Enum):
-    """Where in the seed contraction a candidate dim comes from."""
-
-    BATCH = "batch"
-    ROWS = "rows"
-    COLUMNS = "columns"
-    CONTRACTED = "contracted"
-
 
 Strategy = tuple[int | None, ...]  # per mesh axis: index into Block.candidates, None replicated
 
@@ -41,12 +31,21 @@ class SeedSplit:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A dim that may be split into any number of parts that divides `extent`."""
+    """A dim that may be split into any number of parts that divides `extent`.
+
+    `name` is the word for the split, numbered where a block has several candidates of that word.
+    """
 
     name: str
-    kind: Kind
+    split_name: SplitName
     extent: int
     seeds: Mapping[int, SeedSplit]  # contraction equation -> how this candidate splits it
+
+    @property
+    def sums(self) -> bool:
+        """Returns whether the candidate splits a dim that is summed over: results are then partial
+        sums."""
+        return all(split.result_dim is None for split in self.seeds.values())
 
     def allows(self, parts: int) -> bool:
         return self.extent % parts == 0
@@ -54,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A subgraph that stays split without talking.
+    """A subgraph that stays split without communication.
 
     `seeds` are the contractions whose split decides the block (several where siblings joined);
     `members` the forward equations inside; `prologue` the forward equations placed with it
@@ -76,7 +75,7 @@ class Block:
     cheap: bool  # few FLOPs next to the other blocks: every device may compute all of it
 
     def strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
-        """Every choice of a candidate per axis whose sizes divide.
+        """Returns every choice of a candidate per axis whose sizes divide.
 
         `replicated` joins only where nothing else is valid on an axis, or where the block is
         cheap next to the others. Where the axes are too many for the candidates (one dim of

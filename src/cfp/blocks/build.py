@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from cfp.blocks.backward import match_backward
+from cfp.blocks.batch import find_batch
 from cfp.blocks.block import Block, Blocks, Candidate
 from cfp.blocks.contraction import flops
 from cfp.blocks.grow import Growth
 from cfp.blocks.operands import OPERANDS
+from cfp.blocks.ownership import Growing
 from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
 from cfp.blocks.recompute import Recomputed, find_recomputed
 from cfp.blocks.refine import find_cuts, trim
-from cfp.blocks.state import Growing
+from cfp.blocks.words import numbered
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
 
-CHEAP_SHARE = 0.2  # of the median block's FLOPs: computed everywhere, it need not be sent
+CHEAP_SHARE = 0.2  # a block below this share of the median block's FLOPs may be computed everywhere
 
 
 def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = False) -> Blocks:
     """Groups the step's forward equations around its contractions."""
     parameters = find_parameters(graph)
+    batch = find_batch(graph, parameters)
     cuts: frozenset[int] = frozenset()
     while True:
-        growth = Growth(graph, parameters, mesh_shape, sequence=sequence, cuts=cuts)
+        growth = Growth(graph, parameters, batch, mesh_shape, sequence=sequence, cuts=cuts)
         growth.run()
         trim(growth)
         more = find_cuts(growth) - cuts
@@ -140,17 +142,8 @@ def _block(
 
 
 def _named(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """Numbers the names where a kind occurs twice: batch0, batch1."""
-    count = Counter(candidate.kind for candidate in candidates)
-    seen: Counter[object] = Counter()
-    named: list[Candidate] = []
-    for candidate in candidates:
-        if count[candidate.kind] > 1:
-            name = f"{candidate.kind.value}{seen[candidate.kind]}"
-            candidate = replace(candidate, name=name)
-        seen[candidate.kind] += 1
-        named.append(candidate)
-    return tuple(named)
+    names = numbered([candidate.split_name for candidate in candidates])
+    return tuple(replace(c, name=name) for c, name in zip(candidates, names, strict=True))
 
 
 def _flops(graph: Graph, block: Growing) -> float:
@@ -162,7 +155,8 @@ def _flops(graph: Graph, block: Growing) -> float:
 
 
 def is_contraction(equation: Equation, seeds: Container[int]) -> bool:
-    """A product or convolution anywhere; a lookup only where it is a seed."""
+    """Returns whether an equation is a product or a convolution anywhere, or a lookup that is a
+    seed."""
     return equation.primitive in OPERANDS and (
         equation.primitive != "gather" or equation.index in seeds
     )

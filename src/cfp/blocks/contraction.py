@@ -1,12 +1,13 @@
 """Contractions, and the dims of each that may be split.
 
 A contraction is a `dot_general`, a convolution, or a lookup in a parameter. Read through its
-map, the three are alike: with `lhs` the activation-like operand and `rhs` the other,
+map, the three are alike: with operands `lhs` and `rhs` (of a lookup, indices and table),
 
-    batch       factors of lhs, rhs and result          (batched matmul, expert dim)
-    rows        factors of lhs and result               (batch and sequence; looked-up positions)
-    columns     factors of rhs and result               (output features)
-    contracted  factors that are summed away            (input features; the vocabulary)
+    shared   factors of lhs, rhs and result
+    free     factors of one operand and result
+    summed   factors that are summed away (of a lookup: the entries of the table)
+
+What these are to a person depends on what the operands are: see `words`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cfp.affine import OpMap, follow
-from cfp.blocks.block import Kind, SeedSplit
+from cfp.blocks.block import SeedSplit
 from cfp.blocks.operands import OPERANDS
 from cfp.trace import Op
 
@@ -25,7 +26,6 @@ from cfp.trace import Op
 class SeedDim:
     """One splittable dim of a contraction."""
 
-    kind: Kind
     extent: int
     split: SeedSplit
 
@@ -33,36 +33,27 @@ class SeedDim:
 def seed_dims(
     op: Op, *, sequence: bool, parameter: tuple[bool, ...], divides: Callable[[int], bool]
 ) -> list[SeedDim]:
-    """The candidate dims of a contraction.
+    """Returns the candidate dims of a contraction.
 
-    Rows are one candidate at the granularity of their first dim (the batch), unless `sequence`
-    asks for each; of a parameter's free dims the first that `divides` stands for all.
+    An activation's free dims are one candidate at the granularity of the first (the batch),
+    unless `sequence` asks for each; of a parameter's the first that `divides` stands for all.
     """
     mapping = op.map
     assert mapping is not None
     lhs, rhs = OPERANDS[op.primitive]
-    leading = {
-        kind: _result_dims(mapping, wanted)
-        for kind, wanted in (
-            (Kind.BATCH, (lhs, rhs)),
-            (Kind.ROWS, (lhs,)),
-            (Kind.COLUMNS, (rhs,)),
-        )
-    }
-    chosen: list[SeedDim] = []
-    for kind, dims in leading.items():
-        if kind is Kind.BATCH or (sequence and not parameter[lhs if kind is Kind.ROWS else rhs]):
-            keep = dims
-        else:
-            owner = lhs if kind is Kind.ROWS else rhs
-            keep = _one_of(dims, op, parameter[owner], divides)
-        chosen += [_from_result(kind, op, dim) for dim in keep]
-    chosen += _contracted(op, lhs, rhs, divides)
+    chosen = [_from_result(op, dim) for dim in _result_dims(mapping, (lhs, rhs))]
+    for owner in (lhs, rhs):
+        dims = _result_dims(mapping, (owner,))
+        if parameter[owner] or not sequence:
+            dims = _one_of(dims, op, parameter[owner], divides)
+        chosen += [_from_result(op, dim) for dim in dims]
+    chosen += _summed(op, lhs, rhs, divides)
     return chosen
 
 
 def flops(op: Op) -> float:
-    """Multiply-adds of a contraction, times two; a lookup moves data and counts none."""
+    """Returns the multiply-adds of a contraction, times two; a lookup moves data and counts
+    none."""
     mapping = op.map
     if mapping is None or op.primitive == "gather":
         return 0.0
@@ -73,7 +64,7 @@ def flops(op: Op) -> float:
 
 
 def _result_dims(mapping: OpMap, wanted: tuple[int, ...]) -> list[int]:
-    """Result dims whose leading factor is in just the operands `wanted`."""
+    """Returns the result dims whose leading factor is in just the operands `wanted`."""
     where = [{factor for dim in dims for factor in dim} for dims in mapping.operands]
     dims: list[int] = []
     for dim, factors in enumerate(mapping.results[0]):
@@ -93,7 +84,7 @@ def _one_of(
     return (fitting or dims)[:1]
 
 
-def _from_result(kind: Kind, op: Op, dim: int) -> SeedDim:
+def _from_result(op: Op, dim: int) -> SeedDim:
     mapping = op.map
     assert mapping is not None
     extent = op.out_shapes[0][dim]
@@ -103,11 +94,11 @@ def _from_result(kind: Kind, op: Op, dim: int) -> SeedDim:
         operand_dims.append(there[0] if there else None)
         if there:
             extent = math.gcd(extent, there[1])
-    return SeedDim(kind, extent, SeedSplit(tuple(operand_dims), dim))
+    return SeedDim(extent, SeedSplit(tuple(operand_dims), dim))
 
 
-def _contracted(op: Op, lhs: int, rhs: int, divides: Callable[[int], bool]) -> list[SeedDim]:
-    """The first contracted dim that divides, as one candidate."""
+def _summed(op: Op, lhs: int, rhs: int, divides: Callable[[int], bool]) -> list[SeedDim]:
+    """Returns the first summed dim that divides, as one candidate."""
     mapping = op.map
     assert mapping is not None
     options: list[SeedDim] = []
@@ -122,6 +113,6 @@ def _contracted(op: Op, lhs: int, rhs: int, divides: Callable[[int], bool]) -> l
             dims[lhs], extent = there
         elif op.primitive != "gather":
             continue  # a convolution's window: no dim of the other operand splits with it
-        options.append(SeedDim(Kind.CONTRACTED, extent, SeedSplit(tuple(dims), None)))
+        options.append(SeedDim(extent, SeedSplit(tuple(dims), None)))
     fitting = [option for option in options if divides(option.extent)]
     return (fitting or options)[:1]

@@ -18,29 +18,33 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cfp.blocks.block import Candidate
+from cfp.blocks.batch import Batch
+from cfp.blocks.block import Candidate, SeedSplit
 from cfp.blocks.contraction import seed_dims
 from cfp.blocks.operands import OPERANDS
+from cfp.blocks.ownership import Growing, Ownership, Positions
 from cfp.blocks.siblings import find_siblings, merge
-from cfp.blocks.state import Growing, Positions, State
+from cfp.blocks.words import Operand, SplitName, name_split
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role
 
 LOOP_ENDS = {LOOP_ENTER: "a loop begins", LOOP_EXIT: "the loop's iteration ends"}
 
 
-class Growth(State):
-    """The sweep."""
+class Growth(Ownership):
+    """The sweep over the equations that grows the blocks."""
 
     def __init__(
         self,
         graph: Graph,
         parameters: frozenset[int],
+        batch: Batch,
         mesh_shape: tuple[int, ...],
         *,
         sequence: bool,
         cuts: frozenset[int],
     ) -> None:
         super().__init__(graph, parameters, mesh_shape, cuts=cuts)
+        self.batch = batch
         self.sequence = sequence
         self._from_parameter: set[int] = set(parameters)
         self._varying: set[int] = set(graph.inputs)
@@ -69,7 +73,8 @@ class Growth(State):
             self._from_parameter.update(equation.outputs)
 
     def _is_seed(self, equation: Equation) -> bool:
-        """A contraction of anything but constants; of lookups, those in a parameter."""
+        """Returns whether an equation is a contraction of anything but constants, or a lookup in a
+        parameter."""
         if equation.primitive not in OPERANDS or equation.opaque:
             return False
         if self._varying.isdisjoint(equation.inputs):
@@ -90,16 +95,46 @@ class Growth(State):
             divides=lambda size: all(size % parts == 0 for parts in self.sizes),
         )
         positions: Positions = {}
-        for dim in dims:
+        names = self._names(equation, [dim.split for dim in dims])
+        for dim, name in zip(dims, names, strict=True):
             if dim.extent == 1:
                 continue
             identity = self.new_candidate(
-                Candidate(dim.kind.value, dim.kind, dim.extent, {equation.index: dim.split})
+                Candidate(name.value, name, dim.extent, {equation.index: dim.split})
             )
             block.candidates.append(identity)
             if dim.split.result_dim is not None:
                 positions[identity] = (dim.split.result_dim, dim.extent)
         self._own(equation, block, [positions])
+
+    def _names(self, seed: Equation, splits: list[SeedSplit]) -> list[SplitName]:
+        pair = [seed.inputs[i] for i in sorted(OPERANDS[seed.primitive])]
+        operands = [self._operand(v, depends=not self.batch.varying.isdisjoint(pair)) for v in pair]
+        seen: set[tuple[int, ...]] = set()
+        names: list[SplitName] = []
+        for split in splits:
+            dims = split.operand_dims[:2]
+            where = tuple(i for i, dim in enumerate(dims) if dim is not None)
+            names.append(
+                name_split(
+                    operands,
+                    dims,
+                    sums=split.result_dim is None,
+                    lookup=seed.primitive == "gather",
+                    first=where not in seen,
+                )
+            )
+            seen.add(where)
+        return names
+
+    def _operand(self, value: int, *, depends: bool) -> Operand:
+        """Returns what the operand of a seed is; `depends` says that some operand of the seed
+        depends on the data."""
+        if value in self._from_parameter:
+            return Operand(weight=True, batch=frozenset())
+        if value in self.batch.varying or not self.batch.arguments:
+            return Operand(weight=False, batch=self.batch.dims.get(value))
+        return Operand(weight=depends, batch=frozenset())
 
     def _join(self, equation: Equation, sources: frozenset[int]) -> bool:
         latest = self.all_blocks[max(sources)]

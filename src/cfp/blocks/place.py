@@ -14,7 +14,8 @@ from cfp.trace import Graph, Role
 
 
 def place(graph: Graph, growth: Growth) -> dict[int, int]:
-    """Forward equation -> block, for all of them. Blocks run in order: no reader comes first."""
+    """Returns a dict: forward equation -> block, for all of them. Blocks run in order, so no reader
+    comes before what it reads."""
     home = {member: block.index for block in growth.blocks for member in block.members}
     in_loop: dict[int | None, dict[int, None]] = {None: {}}  # loop -> its blocks, in order
     for block in growth.blocks:

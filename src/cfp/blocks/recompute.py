@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cfp.blocks.operands import OPERANDS
-from cfp.trace import LOOP_SLICE, LOOP_STACK, Equation, Graph, Role
+from cfp.trace import LOOP_SLICE, LOOP_STACK, Equation, Graph, Op, Role
 
 Key = tuple[object, ...]
 
@@ -33,7 +33,8 @@ class Recomputed:
 
 
 def find_recomputed(graph: Graph, contractions: Collection[int]) -> Recomputed:
-    """One sweep: forward equations fill the table, backward ones are looked up in it."""
+    """Returns what is computed again, found in one sweep: forward equations fill the table,
+    backward ones are looked up in it."""
     numbering = _Numbering(graph, contractions)
     for equation in graph.equations:
         if equation.role is Role.BACKWARD:
@@ -53,9 +54,9 @@ class _Numbering:
         self._cotangents: set[int] = set()
         self._varying = set(graph.inputs)  # depends on an argument
         self._last: int | None = None  # the forward twin of the last repeated contraction
-        self._by_op: dict[int, list[int]] = {}
+        self._by_op: dict[Op, list[int]] = {}
         for index in sorted(contractions):
-            self._by_op.setdefault(id(graph.equations[index].op), []).append(index)
+            self._by_op.setdefault(graph.equations[index].op, []).append(index)
 
     def enter(self, equation: Equation) -> None:
         self._note_varying(equation)
@@ -91,10 +92,10 @@ class _Numbering:
         if equation.primitive == LOOP_SLICE:
             twin = self._twin(equation)
             place = equation.loop if twin is None else twin
-        return id(equation.op), self._inputs(equation), place
+        return equation.op, self._inputs(equation), place
 
     def _operand_keys(self, equation: Equation) -> list[Key]:
-        keys: list[Key] = [(id(equation.op), i, v) for i, v in enumerate(self._inputs(equation))]
+        keys: list[Key] = [(equation.op, i, v) for i, v in enumerate(self._inputs(equation))]
         return keys[::-1]
 
     def _twin(self, equation: Equation) -> int | None:
@@ -119,7 +120,7 @@ class _Numbering:
         return known and not self._varying.isdisjoint(equation.inputs)
 
     def _find(self, equation: Equation) -> tuple[int, ...] | None:
-        """The forward outputs that this equation computes again."""
+        """Returns the forward outputs that this equation computes again."""
         contracts = equation.primitive in OPERANDS
         keys = [self._key(equation), *(self._operand_keys(equation) if contracts else ())]
         for key in keys:
@@ -128,14 +129,14 @@ class _Numbering:
         if self._is_backward_slice(equation):
             return self._stacked(self._inputs(equation)[0])
         if contracts and self._last is not None:
-            later = self._by_op.get(id(equation.op), [])
+            later = self._by_op.get(equation.op, [])
             position = bisect.bisect_right(later, self._last)
             if position < len(later):
                 return self.graph.equations[later[position]].outputs
         return None
 
     def _stacked(self, value: int) -> tuple[int, ...] | None:
-        """What a forward loop stacked into this value, one iteration of it."""
+        """Returns the values of one iteration that a forward loop stacked into this value."""
         producer = self.graph.values[value].producer
         if producer is None or self.graph.equations[producer].primitive != LOOP_STACK:
             return None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from cfp.blocks.grow import Growth
 from cfp.blocks.operands import OPERANDS
-from cfp.blocks.state import Growing
+from cfp.blocks.ownership import Growing
 from cfp.trace import LOOP_STACK, Graph, Role
 
 SPECIAL = frozenset(OPERANDS) | {
@@ -44,7 +44,7 @@ class _Exits:
 
 
 def find_cuts(growth: Growth) -> frozenset[int]:
-    """The values at which blocks of this sweep should be split."""
+    """Returns the values at which blocks of this sweep should be split."""
     graph = growth.graph
     return frozenset(
         value for block in growth.blocks for value in _cut(graph, block, growth.sources.keys())
@@ -88,7 +88,8 @@ def _droppable(graph: Graph, block: Growing, from_blocks: Set[int]) -> set[int]:
 
 
 def _cut(graph: Graph, block: Growing, from_blocks: Set[int]) -> tuple[int, ...]:
-    """The crossing tensors of the point where least crosses, if that is less than leaves."""
+    """Returns the crossing tensors of the point where least crosses, if that is less than
+    leaves."""
     exits = _exits(graph, block.members)
     waiting = {  # value -> forward readers inside the block that have not run yet
         value: sum(r in exits.useful for r in graph.readers[value])
@@ -129,7 +130,8 @@ def _cut(graph: Graph, block: Growing, from_blocks: Set[int]) -> tuple[int, ...]
 def _entering(
     graph: Graph, block: Growing, exits: _Exits, made: Set[int], from_blocks: Set[int]
 ) -> dict[int, int]:
-    """Per member: bytes of other blocks' values that it and the members after it read."""
+    """Returns for each member the bytes of other blocks' values that it and the members after it
+    read."""
     seen: set[int] = set()
     total = 0
     entering: dict[int, int] = {}
@@ -159,7 +161,7 @@ def _exits(graph: Graph, members: Iterable[int]) -> _Exits:
 
 
 def _is_returned(graph: Graph, value: int) -> bool:
-    """A result of the step, itself or stacked by its loop."""
+    """Returns whether a value is a result of the step, itself or stacked by its loop."""
     readers = [graph.equations[r] for r in graph.readers[value]]
     stacked = [r.outputs[0] for r in readers if r.primitive == LOOP_STACK]
     return value in graph.returned or not graph.returned.isdisjoint(stacked)

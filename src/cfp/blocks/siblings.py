@@ -9,33 +9,32 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cfp.blocks.block import Kind
-from cfp.blocks.state import Growing, Positions, State
+from cfp.blocks.ownership import Growing, Ownership, Positions
 from cfp.trace import Equation, Op
 
 
 def find_siblings(
-    state: State, equation: Equation, latest: Growing, sources: frozenset[int]
+    owned: Ownership, equation: Equation, latest: Growing, sources: frozenset[int]
 ) -> list[Growing]:
-    """Earlier blocks that feed the equation their dims and that `latest` does not need."""
+    """Returns earlier blocks that feed the equation their dims and that `latest` does not need."""
     found: list[Growing] = []
     for index in sorted(sources - {latest.index}, reverse=True):
-        block = state.all_blocks[index]
+        block = owned.all_blocks[index]
         if block.loop != latest.loop:
             continue
-        feeding = [value for value in equation.inputs if index in state.roots(value)]
-        carries = any(state.carries(value, block) for value in feeding)
-        if carries and not _needs(state, latest, index):
+        feeding = [value for value in equation.inputs if index in owned.roots(value)]
+        carries = any(owned.carries(value, block) for value in feeding)
+        if carries and not _needs(owned, latest, index):
             found.append(block)
     return found
 
 
-def _needs(state: State, block: Growing, earlier: int) -> bool:
-    """Whether `block` depends on block `earlier`, directly or through others."""
+def _needs(owned: Ownership, block: Growing, earlier: int) -> bool:
+    """Returns whether `block` depends on block `earlier`, directly or through others."""
     seen: set[int] = set()
     todo = [block.index]
     while todo:
-        for before in map(state.find, state.all_blocks[todo.pop()].before):
+        for before in map(owned.find, owned.all_blocks[todo.pop()].before):
             if before == earlier:
                 return True
             if before > earlier and before not in seen:
@@ -45,27 +44,27 @@ def _needs(state: State, block: Growing, earlier: int) -> bool:
 
 
 def merge(
-    state: State, equation: Equation, sibling: Growing, latest: Growing, moved: list[Positions]
+    owned: Ownership, equation: Equation, sibling: Growing, latest: Growing, moved: list[Positions]
 ) -> list[Positions] | None:
     """Makes `sibling` part of `latest` if the equation preserves both; else None."""
-    if any(state.find(block) < latest.index for block in sibling.after):
+    if any(owned.find(block) < latest.index for block in sibling.after):
         return None  # a block in between reads the sibling: it could not run later
-    theirs = [i for i, v in enumerate(equation.inputs) if sibling.index in state.roots(v)]
-    if not all(state.carries(equation.inputs[i], sibling) for i in theirs):
+    theirs = [i for i, v in enumerate(equation.inputs) if sibling.index in owned.roots(v)]
+    if not all(owned.carries(equation.inputs[i], sibling) for i in theirs):
         return None
-    other = state.move(equation, theirs)
+    other = owned.move(equation, theirs)
     if isinstance(other, str):
         return None
-    ours = [i for i, v in enumerate(equation.inputs) if latest.index in state.roots(v)]
-    pairs = _pairs(state, equation.op, (ours, moved), (theirs, other))
+    ours = [i for i, v in enumerate(equation.inputs) if latest.index in owned.roots(v)]
+    pairs = _pairs(owned, equation.op, (ours, moved), (theirs, other))
     if pairs is None:
         return None
-    pairs.update(_contracted_pair(state, sibling, latest))
+    pairs.update(_summed_pair(owned, sibling, latest))
 
-    state.unite_blocks(sibling.index, latest.index)
+    owned.unite_blocks(sibling.index, latest.index)
     latest.seeds = sorted(latest.seeds + sibling.seeds)
     latest.members = sorted(latest.members + sibling.members)
-    latest.before |= {block for block in sibling.before if state.find(block) != latest.index}
+    latest.before |= {block for block in sibling.before if owned.find(block) != latest.index}
     latest.after |= sibling.after
     latest.ended_by.update(sibling.ended_by)
     for identity in sibling.candidates:
@@ -73,9 +72,9 @@ def merge(
         if into is None:
             latest.candidates.append(identity)
             continue
-        state.unite_candidates(identity, into)
-        mine, old = state.candidates[into], state.candidates[identity]
-        state.candidates[into] = replace(
+        owned.unite_candidates(identity, into)
+        mine, old = owned.candidates[into], owned.candidates[identity]
+        owned.candidates[into] = replace(
             mine,
             extent=math.gcd(mine.extent, old.extent),
             seeds={**old.seeds, **mine.seeds},
@@ -87,12 +86,12 @@ def merge(
 
 
 def _pairs(
-    state: State,
+    owned: Ownership,
     op: Op,
     mine: tuple[list[int], list[Positions]],
     other: tuple[list[int], list[Positions]],
 ) -> dict[int, int] | None:
-    """Which candidate of the other block is which of mine: those that meet in one dim.
+    """Returns which candidate of the other block is which of mine: those that meet in one dim.
 
     A candidate that meets none is fine where the other side has no such dim (broadcast).
     """
@@ -109,7 +108,7 @@ def _pairs(
                 continue
             common = math.gcd(extent, a[partner][1])
             if pairs.setdefault(identity, partner) != partner or not (
-                state.still_divides(identity, common) and state.still_divides(partner, common)
+                owned.still_divides(identity, common) and owned.still_divides(partner, common)
             ):
                 return None
         if any(_present(op, other[0], dims[dim][0]) for dim in at):
@@ -117,22 +116,23 @@ def _pairs(
     return pairs
 
 
-def _contracted_pair(state: State, sibling: Growing, latest: Growing) -> dict[int, int]:
-    """Contracted candidates leave no dim to meet in: they pair if the same axes fit both."""
+def _summed_pair(owned: Ownership, sibling: Growing, latest: Growing) -> dict[int, int]:
+    """Returns which summed candidates pair. They leave no dim to meet in, so they pair if the same
+    axes fit both."""
 
-    def contracted(block: Growing) -> list[int]:
-        return [c for c in block.candidates if state.candidates[c].kind is Kind.CONTRACTED]
+    def summed(block: Growing) -> list[int]:
+        return [c for c in block.candidates if owned.candidates[c].sums]
 
-    pairs = zip(contracted(sibling), contracted(latest), strict=False)
+    pairs = zip(summed(sibling), summed(latest), strict=False)
     return {
         a: b
         for a, b in pairs
-        if state.fitting(a) == state.fitting(b)
-        and math.gcd(state.candidates[a].extent, state.candidates[b].extent) > 1
+        if owned.fitting(a) == owned.fitting(b)
+        and math.gcd(owned.candidates[a].extent, owned.candidates[b].extent) > 1
     }
 
 
 def _present(op: Op, operands: list[int], factor: int) -> bool:
-    """Whether any of the operands has a dim made of this factor."""
+    """Returns whether any of the operands has a dim made of this factor."""
     assert op.map is not None
     return any(factor in dim for i in operands for dim in op.map.operands[i])

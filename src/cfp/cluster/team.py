@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 from cfp.cluster.link import Inbox, Link, LinkLost
+from cfp.cluster.ports import LOOPBACK
+from cfp.cluster.wire import Message, sign
 from cfp.errors import CfpError
 
 KEPT = "What was measured is kept: start all processes again to go on."
@@ -23,13 +24,28 @@ class TeamLost(CfpError):
 class TeamOver(CfpError):
     """Process 0 has ended without a result, and says why itself."""
 
+    told = True
+
+
+class Over(Message, frozen=True):
+    """There will be no result, and why; `lost` if a process is gone."""
+
+    reason: str
+    lost: bool
+
 
 class Team:
-    """`hosts` are the names of the processes' hosts, by process. `links` of the leader are to every
-    other process, of a follower to the leader (process 0), each by process."""
+    """The processes that plan together, as one of them sees them. `hosts` are the names of the
+    processes' hosts, by process. `links` lead from the leader (process 0) to every other process,
+    and from a follower to the leader, by process. All know `secret`."""
 
     def __init__(
-        self, index: int, hosts: tuple[str, ...], links: Mapping[int, Link], inbox: Inbox
+        self,
+        index: int,
+        hosts: tuple[str, ...],
+        links: Mapping[int, Link],
+        inbox: Inbox,
+        secret: bytes,
     ) -> None:
         self.index = index
         self.hosts = hosts
@@ -37,7 +53,9 @@ class Team:
         self.inbox = inbox
         self.doing = ""  # for people: what is under way
         self.advice = KEPT  # and what to do when it is lost
-        self.leader_address = "127.0.0.1"  # where this process reaches process 0
+        self.leader_address = LOOPBACK  # where this process reaches process 0
+        self.listens = ""  # the address that the leader listens on, "" for all it has
+        self._secret = secret
         self._numbers = itertools.count(1)
 
     @property
@@ -49,27 +67,33 @@ class Team:
         return self.index == 0
 
     def host_numbers(self) -> tuple[int, ...]:
-        """The host of every process, numbered in the order they first appear."""
+        """Returns the host of every process, numbered in the order they first appear."""
         numbers: dict[str, int] = {}
         return tuple(numbers.setdefault(host, len(numbers)) for host in self.hosts)
 
     def number(self) -> int:
-        """One that this team has not had: what is asked under it has its answer."""
+        """Returns a number that this team has not had; an answer to what is asked under it has the
+        same."""
         return next(self._numbers)
 
     def name(self, process: int) -> str:
         return f"process {process} on {self.hosts[process]}"
 
-    def tell(self, *message: Any) -> None:
-        """To all others."""
+    def key(self, purpose: str) -> bytes:
+        """Returns a secret for one purpose, the same in all processes."""
+        return sign(self._secret, b"purpose", purpose.encode())
+
+    def tell(self, message: Message) -> None:
+        """Sends a message to all others."""
         for process, link in self.links.items():
             try:
-                link.send(*message)
+                link.send(message)
             except LinkLost as lost:
                 raise self.gone(process, str(lost)) from None
 
     def gone(self, process: int, how: str = "") -> TeamLost:
-        """The error that all processes end with, once one is gone; the others are told."""
+        """Returns the error that all processes end with once one is gone, and tells it to the
+        others."""
         how = how or self.links[process].lost or "it ended"
         meanwhile = f" while {self.doing}" if self.doing else ""
         reason = f"Lost {self.name(process)}{meanwhile}: {how}. {self.advice}"
@@ -80,7 +104,7 @@ class Team:
         """Tells the others that there will be no result, and why."""
         for link in self.links.values():
             try:
-                link.send("over", reason, lost)
+                link.send(Over(reason, lost))
             except LinkLost:
                 continue  # it is the one that is gone, or ends by itself
 

@@ -12,11 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cfp.cluster.link import LinkLost
-from cfp.cluster.team import Team
+from cfp.cluster.team import Over, Team
+from cfp.cluster.wire import Message
 from cfp.errors import CfpError
 
 FAREWELL_S = 60.0
 GRACE_S = 10.0
+
+
+class Done(Message, frozen=True):
+    """A follower has nothing left to do."""
+
+
+class Bye(Message, frozen=True):
+    """The leader says that no process has."""
 
 
 @dataclass
@@ -27,13 +36,14 @@ class Farewell:
     reason: str = "it is done"
 
     def hurry(self, reason: str) -> None:
-        """This process ends before its time: the others may not, and wait for it."""
+        """Says that this process ends before its time: the others may not, and wait for it."""
         self.seconds, self.reason = GRACE_S, reason
 
 
 @contextlib.contextmanager
 def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[Farewell]:
-    """`end` is called, from another thread, with a sentence that names the process that is gone.
+    """Watches the other processes: `end` is called, from another thread, with a sentence that names
+    the process that is gone.
 
     The block ends in all processes together."""
     farewell = Farewell()
@@ -53,7 +63,7 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[Farewell]
     finished.set()
     if not team.leads:
         with contextlib.suppress(LinkLost):  # the watcher notices, too
-            team.links[0].send("done")
+            team.links[0].send(Done())
     if not over.wait(farewell.seconds):
         over.set()
         team.end(f"Lost {team.name(team.index)}: {farewell.reason}")
@@ -62,7 +72,8 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[Farewell]
 def _watch(
     team: Team, end: Callable[[str], None], finished: threading.Event, over: threading.Event
 ) -> None:
-    """`finished`: this process has nothing left to do. `over`: no process has."""
+    """Watches until all are done: `finished` is set when this process has nothing left to do,
+    `over` when no process has."""
     done: set[int] = set()
     while True:
         got = team.inbox.get(None)
@@ -74,18 +85,18 @@ def _watch(
                     end(str(team.gone(who)))
                 over.set()
                 return
-            case ("over", reason, _):
+            case Over(reason=reason):
                 if not over.is_set():
                     if team.leads:  # the others hear it from nobody else
                         team.end(reason)
                     end(reason)
                 return
-            case ("done",):
+            case Done():
                 done.add(who)
                 if len(done) == team.count - 1:
                     for link in team.links.values():
                         with contextlib.suppress(LinkLost):  # who is gone by now was done
-                            link.send("bye")
+                            link.send(Bye())
                     over.set()  # only now: the links are closed after it
-            case ("bye",):
+            case Bye():
                 over.set()

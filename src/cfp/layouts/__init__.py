@@ -1,8 +1,9 @@
-"""From one strategy per block to a layout for every tensor (paper, section 3.3)."""
+"""Layouts follow from one strategy per block: this room finds one for every tensor (paper, section
+3.3)."""
 
-from cfp.layouts.constrain import Constrain, sharding
+from cfp.layouts.constrain import Constrain, auto_mesh, sharding
 from cfp.layouts.layout import (
-    Entries,
+    Entry,
     Layout,
     Layouts,
     fits,
@@ -14,18 +15,22 @@ from cfp.layouts.layout import (
     whole,
 )
 from cfp.layouts.propagate import propagate
+from cfp.layouts.substitute import Placed, substitute
 
 __all__ = [
     "Constrain",
-    "Entries",
+    "Entry",
     "Layout",
     "Layouts",
+    "Placed",
+    "auto_mesh",
     "fits",
     "halfway",
     "local_shape",
     "parts",
     "propagate",
     "sharding",
+    "substitute",
     "to_spec",
     "transfer",
     "whole",

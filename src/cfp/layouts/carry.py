@@ -42,7 +42,7 @@ class Carry:
         self._fits: dict[tuple[PartialLayout, Shape], PartialLayout] = {}
 
     def remembered(self, op: Op) -> dict[Hashable, Any]:
-        """What was worked out of an operation, under keys that begin with what it is."""
+        """Returns what was worked out of an operation, under keys that begin with what it is."""
         found = self._known.get(op)
         if found is None:
             found = self._known[op] = {}
@@ -61,7 +61,8 @@ class Carry:
         return tuple(None if dim == OPEN else dim for dim in layout)
 
     def fit(self, layout: PartialLayout, shape: Shape) -> PartialLayout:
-        """Without the splits whose sizes do not divide: of several on one dim, the later ones."""
+        """Returns the layout without the splits whose sizes do not divide; where a dim has several,
+        the later ones go."""
         key = (layout, shape)
         found = self._fits.get(key)
         if found is None:
@@ -78,7 +79,8 @@ class Carry:
         return found
 
     def reduces(self, op: Op, operand: int, layout: PartialLayout) -> tuple[bool, ...]:
-        """Per axis: the operation sums (or the like) over the dim that the axis splits."""
+        """Returns for each axis whether the operation sums (or the like) over the dim that the axis
+        splits."""
         if op.map is None:
             return (False,) * len(layout)
         dims = op.map.operands[operand]
@@ -95,8 +97,9 @@ class Carry:
         reads: tuple[PartialLayout, ...],
         constant: tuple[bool, ...],
     ) -> tuple[PartialLayout, tuple[bool, ...]]:
-        """How a result lies where it is asked for, else as the operands that are no constants do;
-        OPEN where it is a partial sum that nothing asked for, and per axis whether it is one."""
+        """Returns the layout of a result, which is the one asked for, else that of the operands
+        that are no constants; OPEN where it is a partial sum that nothing asked for. Returns also,
+        for each axis, whether it is one."""
         known = self.remembered(op)
         key = ("join", result, asked, reads, constant)
         if key in known:
@@ -120,7 +123,8 @@ class Carry:
         return answer
 
     def _move(self, op: Op, source: int, target: int, layout: PartialLayout) -> PartialLayout:
-        """A slot is an operand's number, or -1 - n for result n."""
+        """Returns a layout carried from one slot to another; a slot is an operand's number, or -1 -
+        n for result n."""
         known = self.remembered(op)
         key = ("move", source, target, layout)
         found: PartialLayout | None = known.get(key)

@@ -8,7 +8,19 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from cfp.errors import CfpError
 from cfp.layouts.layout import Layout, Layouts, to_spec
+
+
+def auto_mesh(mesh: Mesh) -> Mesh:
+    """Returns the same devices and names with every axis left to the compiler, as constraints need
+    it."""
+    if not isinstance(mesh, Mesh):
+        raise CfpError(
+            f"`mesh` is a {type(mesh).__name__}: give a jax.sharding.Mesh, as "
+            "jax.make_mesh((2, 4), ('data', 'model'))."
+        )
+    return Mesh(mesh.devices, mesh.axis_names)
 
 
 def sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
@@ -30,8 +42,13 @@ class Constrain:
         array = self._lie(array, self.layouts.via.get((equation, operand)))
         return self._lie(array, self.layouts.uses.get((equation, operand)))
 
-    def once(self, equation: int, operand: int) -> int | None:
-        return self.layouts.once.get((equation, operand))
+    def entry(self, equation: int, operand: int) -> int | None:
+        found = self.layouts.entries.get((equation, operand))
+        return None if found is None else found.number
+
+    def enter(self, equation: int, operand: int, array: Any) -> Any:
+        found = self.layouts.entries[equation, operand]
+        return self._lie(self._lie(array, found.via), found.layout)
 
     def _lie(self, array: Any, layout: Layout | None) -> Any:
         if layout is None:

@@ -6,12 +6,10 @@ reduce-scatter), else whole (an all-reduce).
 What is placed before a block's seed (a norm) stays as it comes while that costs nothing. Where it
 would sum over a split dim, its tensor is brought into the layout the block wants first, once.
 
-The compiler is told: operands and results of contractions, completed sums, what leaves a block,
-what goes round a loop, and both ends of what is read otherwise than it was made (`entries`). It
-fills in the rest, which has little choice left. But where something is read otherwise, it would
-spread how it was made over the rest of the other side, through norms and masks and the backward
-pass: then it is told everything that is known outside loops, but for the update, and for what is
-made of nothing (masks drawn at random), which each device may make its part of.
+The compiler is told all that is known: what is left to it, it may lay out in one way in a program
+that is measured alone and in another in a step, where other neighbours spread how they lie. It is
+not told of the update, which follows its arguments, nor of what is made of nothing (masks drawn at
+random), which each device may make its part of.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cfp.blocks.backward import CONTRACTING
 from cfp.layouts.carry import OPEN, PartialLayout, splits
-from cfp.layouts.flow import Flow
+from cfp.layouts.forward_sweep import ForwardSweep
 from cfp.layouts.layout import Layout, fits
 from cfp.trace import LOOP_EXIT, LOOP_PRIMITIVES, Equation, Role, is_key
 
@@ -28,26 +26,19 @@ RANDOM = ("random_", "threefry")  # how the primitives that draw are called
 
 
 @dataclass
-class Decision(Flow):
-    """`values`, `uses` and `sums` as in `Layouts`, after `run`. `thorough` tells everything."""
+class Decision(ForwardSweep):
+    """`values`, `uses` and `sums` as in `Layouts`, after `run`."""
 
-    thorough: bool = False
     values: dict[int, Layout] = field(default_factory=dict)
     uses: dict[tuple[int, int], Layout] = field(default_factory=dict)
     sums: dict[int, Layout] = field(default_factory=dict)
-    meets_otherwise: bool = False  # something is read otherwise than it was made
 
     def __post_init__(self) -> None:
         super().__post_init__()
         blocks = self.blocks.blocks
         self._placed = {e: block.index for block in blocks for e in block.prologue}
-        self._member = {e: block.index for block in blocks for e in block.members}
         self._before: dict[tuple[int, int], PartialLayout] = {}
-        self._crossing: dict[int, set[Layout]] = {}
         self._data = {v for v in self.graph.inputs if self._is_tensor(v)}
-        for (equation, operand), layout in self.entries.items():
-            value = self.graph.equations[equation].inputs[operand]
-            self._crossing.setdefault(value, set()).add(layout)
 
     def run(self) -> None:
         for equation in self.graph.equations:
@@ -62,16 +53,12 @@ class Decision(Flow):
                 elif (twin := self.blocks.recomputed.same.get(value)) in self.sums:
                     self.sums[value] = self.sums[twin]
                 self.layouts[value] = layout
-                lies = self.carry.settle(layout)
-                if self._crossing.get(value, {lies}) != {lies}:
-                    self.meets_otherwise = True
-                    self._tell(value, lies)
-                elif any(partial) or self._matters(equation, value):
+                if any(partial) or self._matters(equation, value):
                     self._tell(value, layout)
             self._tell_operands(equation)
 
     def _read(self, equation: Equation, operand: int) -> PartialLayout:
-        """A tensor as this equation reads it, after what the compiler is told."""
+        """Returns a tensor as this equation reads it, after what the compiler is told."""
         value = equation.inputs[operand]
         layout = self.given(equation, operand)
         if value in self.graph.constants:
@@ -109,7 +96,7 @@ class Decision(Flow):
         return found
 
     def _entry(self, value: int, block: int, layout: PartialLayout) -> PartialLayout:
-        """How a tensor enters what is placed before a block."""
+        """Returns how a tensor enters what is placed before a block."""
         producer = self.graph.values[value].producer
         if producer is not None and self._placed.get(producer) == block:
             return layout
@@ -135,7 +122,8 @@ class Decision(Flow):
         return self._before[key]
 
     def _summed(self, value: int, block: int, layout: PartialLayout) -> list[bool]:
-        """Per axis: something placed before the block sums over the dim that the axis splits."""
+        """Returns for each axis whether something placed before the block sums over the dim that
+        the axis splits."""
         summed = [False] * len(layout)
         reached = {value: layout}
         for index in self.blocks.blocks[block].prologue:
@@ -160,22 +148,15 @@ class Decision(Flow):
             return True
         if equation.primitive in LOOP_PRIMITIVES:
             return any(map(splits, self.layout_of(value)))
-        outside = equation.loop is None and equation.role is not Role.UPDATE
-        if self.thorough and outside and value in self._data:
-            return True
-        block = self._member.get(equation.index)
-        if block is None:
-            return False
-        return value in self.graph.returned or any(
-            self._member.get(reader) != block for reader in self.graph.readers[value]
-        )
+        return equation.role is not Role.UPDATE and value in self._data
 
     def _tell(self, value: int, layout: PartialLayout) -> None:
         if OPEN not in layout and self.graph.values[value].shape:
             self.values[value] = layout
 
     def _tell_operands(self, equation: Equation) -> None:
-        """Operands that come split otherwise than a result needs them, and what a loop hands on.
+        """Tells the compiler of operands that come split otherwise than a result needs them, and of
+        what a loop hands on.
 
         A scale that lies split (by FSDP, or a pin) is read whole by activations that are split in
         another dim: left to itself, the compiler may move the activations to the scale instead.
@@ -188,14 +169,18 @@ class Decision(Flow):
             if self.graph.values[equation.inputs[0]].shape:
                 self.uses[equation.index, 0] = carried
             return
-        made = self.layout_of(equation.outputs[0])
         for i, value in enumerate(equation.inputs):
             if (equation.index, i) in self.uses or value in self.graph.constants:
                 continue
             layout = self.layout_of(value)
             if OPEN in layout or not any(map(splits, layout)):
                 continue
-            needed = self.carry.to_operand(op, 0, i, made)
+            feeds = op.map.feeds
+            fed = [j for j in range(len(equation.outputs)) if feeds is None or i in feeds[j]]
+            if not fed:
+                continue
+            made = self.layout_of(equation.outputs[fed[0]])
+            needed = self.carry.to_operand(op, fed[0], i, made)
             sums = self.carry.reduces(op, i, layout)
             found = list(layout)
             for axis, dim in enumerate(layout):

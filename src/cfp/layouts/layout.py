@@ -9,7 +9,7 @@ as its sizes divide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,10 @@ from jax.sharding import PartitionSpec
 
 from cfp.affine import follow
 from cfp.affine.factors import Dims
+from cfp.trace import Graph
 
 Layout = tuple[int | None, ...]  # per mesh axis: the dim it splits, None whole
 Shape = tuple[int, ...]
-Entries = Mapping[tuple[int, int], Layout]  # (equation, operand) -> how it is read
 
 
 def whole(axes: int) -> Layout:
@@ -28,7 +28,7 @@ def whole(axes: int) -> Layout:
 
 
 def parts(layout: Layout, rank: int, mesh_shape: Shape) -> Shape:
-    """Into how many parts each dim is split."""
+    """Returns into how many parts each dim is split."""
     counts = [1] * rank
     for dim, size in zip(layout, mesh_shape, strict=True):
         if dim is not None:
@@ -37,7 +37,7 @@ def parts(layout: Layout, rank: int, mesh_shape: Shape) -> Shape:
 
 
 def fits(layout: Layout, shape: Shape, mesh_shape: Shape) -> bool:
-    """Every dim divides into its parts."""
+    """Returns whether every dim divides into its parts."""
     if any(dim is not None and dim >= len(shape) for dim in layout):
         return False
     counts = parts(layout, len(shape), mesh_shape)
@@ -45,13 +45,13 @@ def fits(layout: Layout, shape: Shape, mesh_shape: Shape) -> bool:
 
 
 def local_shape(layout: Layout, shape: Shape, mesh_shape: Shape) -> Shape:
-    """What one device holds."""
+    """Returns what one device holds."""
     counts = parts(layout, len(shape), mesh_shape)
     return tuple(size // count for size, count in zip(shape, counts, strict=True))
 
 
 def to_spec(layout: Layout, axis_names: Sequence[str]) -> PartitionSpec:
-    """The layout as JAX writes it, without trailing Nones."""
+    """Returns the layout as JAX writes it, without trailing Nones."""
     dims = [dim for dim in layout if dim is not None]
     entries: list[Any] = []
     for dim in range(max(dims, default=-1) + 1):
@@ -61,9 +61,10 @@ def to_spec(layout: Layout, axis_names: Sequence[str]) -> PartitionSpec:
 
 
 def halfway(source: Layout, target: Layout) -> Layout | None:
-    """What to go through from one layout to another that gathers along some axes and splits along
-    others: split first, which sends nothing, and less is gathered. A compiler that is not told
-    may gather all of it. None where that is not the case, or where both would split one dim."""
+    """Returns what to go through from one layout to another that gathers along some axes and splits
+    along others: split first, which sends nothing, and less is gathered. A compiler that is not
+    told may gather all of it. None where that is not the case, or where both would split one
+    dim."""
     pairs = list(zip(source, target, strict=True))
     gathered = any(before is not None and after is None for before, after in pairs)
     fresh = {after for before, after in pairs if before is None and after is not None}
@@ -75,7 +76,8 @@ def halfway(source: Layout, target: Layout) -> Layout | None:
 def transfer(
     sizes: Sequence[int], source: Dims, target: Dims, layout: Layout, mesh_shape: Shape
 ) -> Layout:
-    """Where the splits of one tensor lie in another of the same operation; None where nowhere.
+    """Returns the layout that the splits of one tensor become in another of the same operation; a
+    split that leads nowhere is None.
 
     Of a dim that takes several axes the minor ones are dropped where the sizes do not divide: a
     split into fewer parts still corresponds.
@@ -97,6 +99,16 @@ def transfer(
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """How a tensor enters a part of the step, and what it goes through on the way there. Operands
+    whose entries have one `number` read one tensor, which is brought there once."""
+
+    number: int
+    layout: Layout
+    via: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
 class Layouts:
     """What a plan asks of the tensors of a step.
 
@@ -104,9 +116,9 @@ class Layouts:
     is made, `uses` where one equation reads it: (equation, operand) -> layout. `sums` says how
     partial sums are completed before they go on as `values` says: asked for the scattered result
     at once, a compiler may gather the operands instead and give up the split. `via` is what tensors
-    go through on the way to how they are read. Operands of one number in `once` are a tensor that
-    is read several times otherwise than another segment made it: it is brought there once. `known`
-    is how every tensor is expected to lie, told or not.
+    go through on the way to how they are read. `entries` are the operands at which a tensor enters
+    a part of the step otherwise than it was made; `uses` and `via` are what happens to it after
+    that. `known` is how every tensor is expected to lie, told or not.
     """
 
     inputs: tuple[Layout, ...]
@@ -115,5 +127,17 @@ class Layouts:
     uses: dict[tuple[int, int], Layout]
     sums: dict[int, Layout] = field(default_factory=dict)
     via: dict[tuple[int, int], Layout] = field(default_factory=dict)
-    once: dict[tuple[int, int], int] = field(default_factory=dict)
+    entries: dict[tuple[int, int], Entry] = field(default_factory=dict)
     known: dict[int, Layout] = field(default_factory=dict)
+
+    def show(self, graph: Graph, names: Sequence[str]) -> str:
+        """Returns a line for every argument and result, with its PartitionSpec."""
+
+        def line(kind: str, value: int, layout: Layout) -> str:
+            spec = ", ".join(map(repr, to_spec(layout, names)))
+            return f"{kind} {graph.describe(value)}: P({spec})"
+
+        pairs = zip(graph.inputs, self.inputs, strict=True)
+        lines = [line("arg", value, layout) for value, layout in pairs]
+        pairs = zip(graph.outputs, self.outputs, strict=True)
+        return "\n".join([*lines, *(line("out", value, layout) for value, layout in pairs)])

@@ -16,13 +16,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cfp.blocks import Blocks, Strategy
-from cfp.layouts.layout import Entries, Layout, Layouts, Shape, local_shape
+from cfp.layouts.layout import Layout, Layouts, Shape, local_shape
 from cfp.layouts.propagate import propagate
 from cfp.trace import LOOP_SLICE, Graph, Role
 
 
 class State(enum.Enum):
-    """How training state lies, besides what the blocks say."""
+    """How training state is split, besides what the blocks say."""
 
     BLOCK = "block"
     ZERO1 = "zero1"
@@ -37,11 +37,10 @@ def propagate_state(
     state: State,
     *,
     held: Mapping[int, Layout] | None = None,
-    pairs: Mapping[int, int] | None = None,
+    feedback: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
-    entries: Entries | None = None,
 ) -> Layouts:
-    """`propagate`, with training state lying as `state` says."""
+    """Returns what `propagate` returns, with training state split as `state` says."""
 
     def lay(more: Mapping[int, Layout]) -> Layouts:
         fixed = {**more, **(held or {})}
@@ -51,9 +50,8 @@ def propagate_state(
             strategies,
             mesh_shape,
             held=fixed,
-            pairs=pairs,
+            feedback=feedback,
             wanted=wanted,
-            entries=entries,
         )
 
     layouts = lay({})
@@ -65,7 +63,7 @@ def propagate_state(
 def split_state(
     graph: Graph, blocks: Blocks, layouts: Sequence[Layout], mesh_shape: Shape, state: State
 ) -> dict[int, Layout]:
-    """Positions of the arguments that `state` splits further, and how they lie then."""
+    """Returns a dict: position of an argument that `state` splits further -> its layout then."""
     parameters = {i for i, value in enumerate(graph.inputs) if value in blocks.parameters}
     chosen = parameters if state is State.FSDP else set(state_arguments(graph, blocks))
     found = {
@@ -76,7 +74,8 @@ def split_state(
 
 
 def split_further(graph: Graph, value: int, layout: Layout, mesh_shape: Shape) -> Layout | None:
-    """The axes that leave the tensor whole, all on its largest dim that they divide."""
+    """Returns the layout with all axes that leave the tensor whole on its largest dim that they
+    divide."""
     free = [axis for axis, dim in enumerate(layout) if dim is None and mesh_shape[axis] > 1]
     if not free:
         return None
@@ -95,7 +94,7 @@ def split_further(graph: Graph, value: int, layout: Layout, mesh_shape: Shape) -
 
 
 def state_arguments(graph: Graph, blocks: Blocks) -> list[int]:
-    """Positions of what only the update reads: optimizer state."""
+    """Returns the positions of what only the update reads: optimizer state."""
     return [
         position
         for position, value in enumerate(graph.inputs)

@@ -22,8 +22,8 @@ from cfp.trace import Equation, Graph
 
 @dataclass
 class Traffic:
-    """Of one device: what it sends along each axis, in how many collectives, its products' work,
-    what it writes."""
+    """What one device does: the bytes it sends along each axis, in how many collectives, the FLOPs
+    of its products, and the bytes it writes."""
 
     mesh_shape: Shape
     sent_bytes: list[float] = field(init=False)
@@ -36,8 +36,8 @@ class Traffic:
         self.collectives = [0] * len(self.mesh_shape)
 
     def send(self, axes: Sequence[int], local_bytes: float) -> None:
-        """A gather into so many bytes, or half of their sum: over the last axis all of them, over
-        the one before the parts that this leaves to do."""
+        """Counts a gather into `local_bytes`, or half of their sum: over the last axis all of them,
+        over the one before the parts that this leaves to do."""
         for axis in reversed(axes):
             size = self.mesh_shape[axis]
             self.sent_bytes[axis] += (size - 1) / size * local_bytes
@@ -77,7 +77,7 @@ class _Count:
         return layout
 
     def _move(self, value: int, target: Layout) -> None:
-        """Once, however many read it so."""
+        """Counts a move once, however many equations read the tensor so."""
         source = self._lies(value)
         if source == target or (value, target) in self._moved:
             return
@@ -92,7 +92,7 @@ class _Count:
                 self.found.send([axis], self._bytes(value, held))
 
     def _sum(self, equation: Equation, reads: list[Layout]) -> None:
-        """Partial sums over the dims that the operands are split in."""
+        """Counts partial sums over the dims that the operands are split in."""
         flags = [self.carry.reduces(equation.op, i, read) for i, read in enumerate(reads)]
         summed = [axis for axis in range(len(self._whole)) if any(split[axis] for split in flags)]
         for value in equation.outputs:

@@ -1,4 +1,5 @@
-"""The models CFP comes with: BERT, GPT, GShard MoE and LLaMA-2, with an AdamW training step.
+"""CFP comes with four models: BERT, GPT, GShard MoE and LLaMA-2, each with an AdamW training
+step.
 
 >>> step, args = make_step(config("gpt", "small", layers=2))
 >>> state, metrics = jax.jit(step)(*args)
@@ -9,13 +10,13 @@ They are ordinary JAX code over nested dicts, and know nothing of the rest of CF
 from cfp.models.config import NAMES, Config
 from cfp.models.data import synthetic_batch
 from cfp.models.sizes import SIZES, config
-from cfp.models.train import State, init_state, make_step, num_params
+from cfp.models.train import TrainState, init_state, make_step, num_params
 
 __all__ = [
     "NAMES",
     "SIZES",
     "Config",
-    "State",
+    "TrainState",
     "config",
     "init_state",
     "make_step",

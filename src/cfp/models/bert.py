@@ -52,7 +52,7 @@ def init(config: Config, key: Array) -> Params:
 def loss(
     params: Params, batch: Params, key: Array | None, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """Cross entropy where `weights` is 1: the positions whose token was hidden."""
+    """Returns the cross entropy where `weights` is 1: the positions whose token was hidden."""
     x = lookup(params["tokens"], batch["tokens"], config)
     x = (
         x

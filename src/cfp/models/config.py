@@ -60,7 +60,8 @@ class Config:
 
     @property
     def capacity(self) -> int:
-        """Tokens of one group (batch row) that one expert takes: GShard's C = 2 S / E."""
+        """Returns how many tokens of one group (batch row) one expert takes: GShard's C = 2 S /
+        E."""
         return max(1, math.ceil(2 * self.seq / self.experts))
 
 
@@ -122,6 +123,13 @@ def _check_model(c: Config) -> None:
 
 
 def _check_training(c: Config) -> None:
+    for field, value in (
+        ("dropout", c.dropout),
+        ("clip_norm", 1.0 if c.clip_norm is None else c.clip_norm),
+        ("learning_rate", c.learning_rate),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise CfpError(f"`{field}` must be a number, not {value!r}.")
     if not 0 <= c.dropout < 1:
         raise CfpError(f"`dropout` must be at least 0 and below 1, not {c.dropout}.")
     if c.clip_norm is not None and not c.clip_norm > 0:

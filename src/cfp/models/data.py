@@ -18,7 +18,7 @@ STRIDES = 4
 
 
 def synthetic_batch(config: Config, seed: int | Array = 0) -> dict[str, Array]:
-    """A batch for the model's `loss`, drawn from `seed`."""
+    """Returns a batch for the model's `loss`, drawn from `seed`."""
     batch: dict[str, Array] = _draw(config, seed)
     return batch
 
@@ -38,7 +38,8 @@ def _next_token(config: Config, key: Array) -> dict[str, Array]:
 
 
 def _masked(config: Config, key: Array) -> dict[str, Array]:
-    """BERT's recipe: of 15 % of the tokens, 80 % are hidden, 10 % random and 10 % left alone."""
+    """Returns a batch by BERT's recipe: 80 % of the chosen 15 % of the tokens are hidden, 10 %
+    become random tokens and 10 % are left alone."""
     shape = (config.batch, config.seq)
     lengths, ids, choice, fate, noise = jax.random.split(key, 5)
     length = jax.random.randint(lengths, (config.batch, 1), (config.seq + 1) // 2, config.seq + 1)

@@ -42,7 +42,7 @@ def init(config: Config, key: Array) -> Params:
 def loss(
     params: Params, batch: Params, key: Array | None, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """Mean next-token cross entropy; `labels` are the tokens, one further on."""
+    """Returns the mean next-token cross entropy; `labels` are the tokens, one further on."""
     x = embed(params, batch, key, config)
     x, _ = run_layers({"layer": functools.partial(layer, config)}, params["layers"], x, key, config)
     value = next_token_loss(params, x, batch, config)
@@ -50,7 +50,7 @@ def loss(
 
 
 def init_ends(config: Config, key: Array) -> Params:
-    """What is before and after the layers of a decoder with learned positions."""
+    """Returns what is before and after the layers of a decoder with learned positions."""
     tokens, positions, head = jax.random.split(key, 3)
     ends: Params = {
         "tokens": embedding(tokens, config.vocab, config.hidden),

@@ -24,7 +24,7 @@ Block = Callable[[Params, Array, Array | None], tuple[Array, Array | None]]
 
 
 def weight(key: Array, *shape: int) -> Array:
-    """A dense weight [..., fan_in, fan_out] that keeps the variance of its input."""
+    """Returns a dense weight [..., fan_in, fan_out] that keeps the variance of its input."""
     return jax.random.normal(key, shape) / math.sqrt(shape[-2])
 
 
@@ -60,7 +60,7 @@ def rms_norm(x: Array, scale: Array, eps: float = 1e-5) -> Array:
 
 
 def fold(key: Array | None, data: int | Array) -> Array | None:
-    """A key of its own for one use; None, where there is no dropout, stays None."""
+    """Returns a key of its own for one use; None, where there is no dropout, stays None."""
     return None if key is None else jax.random.fold_in(key, data)
 
 
@@ -72,14 +72,15 @@ def dropout(x: Array, key: Array | None, rate: float) -> Array:
 
 
 def causal_mask(seq: int) -> Array:
-    """[query, key]: a position sees itself and what came before."""
+    """Returns the mask [query, key] with which a position sees itself and what came before."""
     return jnp.arange(seq)[:, None] >= jnp.arange(seq)[None, :]
 
 
 def attention(
     q: Array, k: Array, v: Array, mask: Array, key: Array | None = None, rate: float = 0.0
 ) -> Array:
-    """softmax(q k^T / sqrt(d)) v over [batch, seq, heads, head size]; joins the heads again.
+    """Returns softmax(q k^T / sqrt(d)) v over [batch, seq, heads, head size], with the heads joined
+    again.
 
     `mask` broadcasts to [batch, heads, query, key] and is True where a query may look.
     """
@@ -91,7 +92,8 @@ def attention(
 
 
 def split_qkv(qkv: Array, config: Config) -> list[Array]:
-    """The fused projection [batch, seq, 3 hidden] -> q, k, v of [batch, seq, heads, head size].
+    """Returns q, k and v of [batch, seq, heads, head size] from the fused projection [batch, seq, 3
+    hidden].
 
     Head-major keeps each head's q, k and v together, so that splitting the columns over devices
     gives each device whole heads; in the stacked layout the columns are all q, then all k, then v.
@@ -103,13 +105,13 @@ def split_qkv(qkv: Array, config: Config) -> list[Array]:
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Per position, in float32."""
+    """Returns the cross entropy of each position, in float32."""
     logits = logits.astype(jnp.float32)
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # type: ignore[no-any-return]
 
 
 def init_layers(inits: Mapping[str, Init], config: Config, key: Array) -> Any:
-    """Parameters of all layers, whose kinds take turns in the order of `inits`.
+    """Returns parameters of all layers, whose kinds take turns in the order of `inits`.
 
     A list with a dict per layer; with `scan`, a dict of stacked arrays (one such dict per kind,
     where there are several). Both hold the same numbers for the same key.
@@ -128,7 +130,8 @@ def init_layers(inits: Mapping[str, Init], config: Config, key: Array) -> Any:
 def run_layers(
     blocks: Mapping[str, Block], layers: Any, x: Array, key: Array | None, config: Config
 ) -> tuple[Array, Any]:
-    """x through all layers as `init_layers` laid them out, and what each block returned besides.
+    """Returns x after all layers as `init_layers` laid them out, and what each layer returned
+    besides.
 
     Layer i draws its dropout from `key` folded with i, with and without `scan`.
     """

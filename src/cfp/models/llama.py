@@ -41,7 +41,7 @@ def init(config: Config, key: Array) -> Params:
 def loss(
     params: Params, batch: Params, key: Array | None, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """Mean next-token cross entropy; `labels` are the tokens, one further on."""
+    """Returns the mean next-token cross entropy; `labels` are the tokens, one further on."""
     x = lookup(params["tokens"], batch["tokens"], config)
     block = functools.partial(layer, config, *rotary_angles(config.seq, config.head_size))
     x, _ = run_layers({"layer": block}, params["layers"], x, key, config)
@@ -88,7 +88,8 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def repeat_heads(x: Array, group: int) -> Array:
-    """[batch, seq, kv_heads, head size], each head `group` times: the query heads it serves."""
+    """Returns [batch, seq, kv_heads, head size] with each head repeated `group` times: once for
+    each query head it serves."""
     if group == 1:
         return x
     batch, seq, heads, size = x.shape
@@ -97,7 +98,7 @@ def repeat_heads(x: Array, group: int) -> Array:
 
 
 def rotary_angles(seq: int, head_size: int) -> tuple[Array, Array]:
-    """Cosine and sine of position / 10000^(2i / head size), as [seq, 1, head size / 2]."""
+    """Returns cosine and sine of position / 10000^(2i / head size), as [seq, 1, head size / 2]."""
     frequency = 10000.0 ** (-jnp.arange(0, head_size, 2) / head_size)
     angle = jnp.arange(seq)[:, None, None] * frequency
     return jnp.cos(angle), jnp.sin(angle)

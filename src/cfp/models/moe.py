@@ -54,7 +54,8 @@ def init(config: Config, key: Array) -> Params:
 def loss(
     params: Params, batch: Params, key: Array | None, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """Mean next-token cross entropy plus the load-balancing loss of the expert layers."""
+    """Returns the mean next-token cross entropy plus the load-balancing loss of the expert
+    layers."""
     kinds: dict[str, Block] = {
         "dense": functools.partial(dense_layer, config),
         "moe": functools.partial(moe_layer, config),
@@ -84,7 +85,7 @@ def moe_layer(config: Config, params: Params, x: Array, key: Array | None) -> tu
 
 
 def experts(config: Config, params: Params, x: Array) -> tuple[Array, Array]:
-    """The expert feed-forward on x [G,S,D], and how unevenly the experts are used."""
+    """Returns the expert feed-forward on x [G,S,D], and how unevenly the experts are used."""
     combine, balance = top2_gating(x.astype(jnp.float32) @ params["gate"], config.capacity)
     dispatch = (combine > 0).astype(x.dtype)
     y = jnp.einsum("gsec,gsd->egcd", dispatch, x)
@@ -94,7 +95,7 @@ def experts(config: Config, params: Params, x: Array) -> tuple[Array, Array]:
 
 
 def top2_gating(logits: Array, capacity: int) -> tuple[Array, Array]:
-    """Combine weights [G,S,E,C] from gate logits [G,S,E], and the load-balancing loss.
+    """Returns combine weights [G,S,E,C] from gate logits [G,S,E], and the load-balancing loss.
 
     First choices take their expert's slots in order of position, second choices what is left. A
     token's two gates are scaled to sum to 1 before those that found no room are dropped.

@@ -62,7 +62,7 @@ SIZES: Mapping[str, Mapping[str, Config]] = {
 
 
 def config(name: str, size: str = "tiny", **overrides: Any) -> Config:
-    """The model `name` at a named size, with overrides; those that are None are left out.
+    """Returns the model `name` at a named size, with overrides; those that are None are left out.
 
     What is not given follows what is: overriding `hidden` keeps the size's head size (or, where
     that does not divide it, its number of heads) and its ratio of `ffn` to `hidden`, in multiples
@@ -89,7 +89,7 @@ def _lookup(name: str, size: str) -> Config:
 
 
 def _followers(base: Config, given: Mapping[str, Any]) -> dict[str, int]:
-    """What the size's other fields become when `hidden` or `heads` is overridden."""
+    """Returns what the size's other fields become when `hidden` or `heads` is overridden."""
     hidden, heads = given.get("hidden", base.hidden), given.get("heads", base.heads)
     if not (isinstance(hidden, int) and isinstance(heads, int)):
         return {}  # `Config` says what is wrong with them

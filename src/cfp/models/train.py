@@ -19,7 +19,7 @@ from cfp.models.layers import Params
 
 _ABSTRACT_BYTES = 2**30
 
-Step = Callable[..., tuple["State", dict[str, Array]]]
+Step = Callable[..., tuple["TrainState", dict[str, Array]]]
 
 
 class Model(Protocol):
@@ -34,7 +34,7 @@ class Model(Protocol):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
-class State:
+class TrainState:
     """What one step hands to the next."""
 
     params: Params
@@ -48,7 +48,7 @@ def model(config: Config) -> Model:
 
 
 def make_step(config: Config, *, abstract: bool | None = None) -> tuple[Step, tuple[Any, ...]]:
-    """The training step of a model, and arguments for it.
+    """Returns the training step of a model, and arguments for it.
 
     The step is `step(state, batch, key) -> (state, metrics)`, without `key` where the model has no
     dropout. With `abstract` the arguments are `ShapeDtypeStruct`s and cost no memory; left out,
@@ -58,14 +58,14 @@ def make_step(config: Config, *, abstract: bool | None = None) -> tuple[Step, tu
     loss = functools.partial(model(config).loss, config=config)
 
     def step(
-        state: State, batch: dict[str, Array], key: Array | None = None
-    ) -> tuple[State, dict[str, Array]]:
+        state: TrainState, batch: dict[str, Array], key: Array | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         if config.dropout and key is None:
             raise CfpError("The step needs a `key`: the model has dropout. Pass jax.random.key(0).")
         grads, metrics = jax.grad(loss, has_aux=True)(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return State(params=params, opt_state=opt_state, step=state.step + 1), metrics
+        return TrainState(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     shapes = jax.eval_shape(lambda: _make_args(config))
     if abstract is None:
@@ -80,14 +80,14 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
 
 
-def init_state(config: Config, seed: int = 0) -> State:
+def init_state(config: Config, seed: int = 0) -> TrainState:
     params = model(config).init(config, jax.random.key(seed))
     opt_state = make_optimizer(config).init(params)
-    return State(params=params, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
+    return TrainState(params=params, opt_state=opt_state, step=jnp.zeros((), jnp.int32))
 
 
 def num_params(config: Config) -> int:
-    """How many numbers the model learns. Makes none of them."""
+    """Returns how many numbers the model learns, and makes none of them."""
     config = replace(config, scan=True)  # the same count, in fewer arrays
     init = functools.partial(model(config).init, config)
     params = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))

@@ -1,20 +1,19 @@
-"""Stage 6: Plan. Build, save, load, apply, verify."""
+"""Stage 6 makes the `Plan`: it is built, saved, loaded, applied and verified here."""
 
-from cfp.plan.build import auto_mesh, build_plan, plan_of_layouts
+from cfp.plan.build import build_plan, plan_of_layouts
 from cfp.plan.collectives import Collective, Origin
-from cfp.plan.file import PlanWarning, load
-from cfp.plan.plan import Plan, PlannedStep, Predicted
+from cfp.plan.file import load
+from cfp.plan.plan import Plan, Predicted
+from cfp.plan.planned_step import PlannedStep
 from cfp.plan.verify import Verified, verify
 
 __all__ = [
     "Collective",
     "Origin",
     "Plan",
-    "PlanWarning",
     "PlannedStep",
     "Predicted",
     "Verified",
-    "auto_mesh",
     "build_plan",
     "load",
     "plan_of_layouts",

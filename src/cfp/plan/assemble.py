@@ -1,9 +1,8 @@
 """From one option per segment to a plan of the whole step.
 
-Strategies go to the blocks. An argument that would then lie otherwise than it was measured at its
-home (split further by the option, or read by several segments) is held as it was measured. What one
-segment made and another reads is read as it was when that was measured: how it was made does not
-spread over segments that were measured otherwise.
+Every segment is put where it occurs as it was measured (`cfp.layouts.substitute`): nothing is laid
+out a second time. An argument lies as its home segment was measured, unless a pin or the plan's
+file says otherwise.
 """
 
 from __future__ import annotations
@@ -14,90 +13,59 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
-from cfp.blocks import Strategy
-from cfp.layouts import Entries, Layout, Layouts
-from cfp.plan.build import build_plan
+from cfp.blocks.feedback import find_feedback
+from cfp.layouts import Layout, Layouts, Placed, substitute
+from cfp.plan.build import Chosen, plan_of_choices
+from cfp.plan.pins import resolve_pins
 from cfp.plan.plan import Plan
-from cfp.profile import Option
-from cfp.profile.boundary import End, find_entries, find_homes
-from cfp.profile.kinds import Kind
+from cfp.profile.programs.boundary import Interfaces
+from cfp.profile.programs.kinds import Option
 
 
 def assemble_plan(
     step: Callable[..., Any],
     analysis: Analysis,
     mesh: Mesh,
-    kinds: Sequence[Kind],
+    interfaces: Interfaces,
     options: Sequence[Option],
     *,
     name: str,
     pins: Mapping[str, Any] | None = None,
-    sequence: bool = False,
 ) -> Plan:
-    """The plan in which every segment runs as its option says."""
-    strategies = strategies_of_options(analysis, kinds, options)
-
-    laid = _Laid(kinds, options)
-    wanted = laid.arguments(analysis)
-    entries = laid.entries(analysis)
-    held: dict[int, Layout] = {}
-    while True:  # holding a parameter may move its optimizer state, which is then held too
-        plan = build_plan(
-            step,
-            analysis,
-            mesh,
-            strategies,
-            name=name,
-            held=held,
-            entries=entries,
-            pins=pins,
-            sequence=sequence,
-        )
-        differs = {
-            position: wanted[position]
-            for position, tensor in enumerate(plan.arguments)
-            if not tensor.held and wanted.get(position, tensor.layout) != tensor.layout
-        }
-        if not differs:
-            return plan
-        held |= differs
-
-
-def strategies_of_options(
-    analysis: Analysis, kinds: Sequence[Kind], options: Sequence[Option]
-) -> list[Strategy]:
-    """A strategy per block of the step."""
-    found: list[Strategy] = [()] * len(analysis.blocks)
+    """Returns the plan in which every segment runs as its option says."""
+    chosen: list[Chosen] = []
     for segment, option in zip(analysis.segments, options, strict=True):
-        chosen = kinds[segment.kind].chosen(option)
-        for block, strategy in zip(segment.blocks, chosen, strict=True):
-            found[block] = strategy
-    return found
+        kind = interfaces.kinds[segment.kind]
+        chosen.append((kind.chosen(option), option.state))
+    pinned = resolve_pins(analysis.graph, mesh, pins or {})
+    layouts = lay_segments(analysis, interfaces, chosen, pinned)
+    return plan_of_choices(step, analysis, mesh, layouts, chosen, name=name, held=tuple(pinned))
 
 
-class _Laid:
-    """How the tensors of every segment lie, as it was measured."""
-
-    def __init__(self, kinds: Sequence[Kind], options: Sequence[Option]) -> None:
-        self._kinds, self._options = kinds, options
-        self._known: dict[tuple[int, Option], tuple[Layouts, ...]] = {}
-
-    def _at(self, segment: int, end: End) -> Layout:
-        key = (end.kind, self._options[segment])
-        if key not in self._known:
-            self._known[key] = self._kinds[end.kind].layouts(self._options[segment])
-        return end.layout(self._known[key])
-
-    def arguments(self, analysis: Analysis) -> dict[int, Layout]:
-        """Position of an argument -> how it lies at its home."""
-        homes = find_homes(analysis, self._kinds)
-        return {
-            position: self._at(*homes[value])
-            for position, value in enumerate(analysis.graph.inputs)
-            if value in homes
-        }
-
-    def entries(self, analysis: Analysis) -> Entries:
-        """(equation, operand) -> how it is read, of tensors that another segment made."""
-        found = find_entries(analysis, self._kinds)
-        return {where: self._at(segment, end) for where, (segment, end) in found.items()}
+def lay_segments(
+    analysis: Analysis,
+    interfaces: Interfaces,
+    chosen: Sequence[Chosen],
+    fixed: Mapping[int, Layout],
+) -> Layouts:
+    """Returns the layouts of the step; `fixed` are those of arguments, by position."""
+    graph = analysis.graph
+    known: dict[tuple[int, Chosen], tuple[Layouts, ...]] = {}
+    laid: list[tuple[Layouts, ...]] = []  # per segment, of its programs
+    placed: list[Placed] = []
+    for segment, how in zip(analysis.segments, chosen, strict=True):
+        kind = interfaces.kinds[segment.kind]
+        if (kind.index, how) not in known:
+            known[kind.index, how] = kind.lay(*how)
+        laid.append(known[kind.index, how])
+        where = interfaces.places[segment.index].equations
+        placed += [
+            Placed(cut.graph, lie, equations)
+            for cut, lie, equations in zip(kind.extracts, laid[-1], where, strict=True)
+        ]
+    arguments = {
+        value: end.layout(laid[segment]) for value, (segment, end) in interfaces.homes.items()
+    }
+    arguments |= {graph.inputs[position]: layout for position, layout in fixed.items()}
+    feedback = find_feedback(graph, analysis.grouping.parameters)
+    return substitute(graph, analysis.mesh_shape, placed, arguments, feedback)

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from cfp.analysis import Analysis
 from cfp.blocks import Block, Strategy
 from cfp.errors import CfpError
+from cfp.layouts.state import State
+from cfp.plan.tensor import another_step
 from cfp.trace import source_line
 
 
 @dataclass(frozen=True, slots=True)
 class BlockChoice:
-    """`splits` names a candidate per mesh axis, None replicated; `seed` says which block it is."""
+    """How one block is split. `splits` names a candidate per mesh axis, None where it is
+    replicated; `seed` says which block it is."""
 
     seed: str
     splits: tuple[str | None, ...]
@@ -21,21 +24,29 @@ class BlockChoice:
 
 @dataclass(frozen=True, slots=True)
 class SegmentChoice:
+    """`state` is how training state lies in a segment that lies as it was measured; None in a plan
+    that was laid out as a whole, as templates are."""
+
     fingerprint: str
     blocks: tuple[BlockChoice, ...]
+    state: State | None = None
 
 
 def alike(segments: Sequence[SegmentChoice]) -> list[list[int]]:
-    """The segments that are the same and are split alike."""
+    """Returns the segments that are the same and are split alike."""
     groups: dict[object, list[int]] = {}
     for index, segment in enumerate(segments):
-        key = (segment.fingerprint, tuple(block.splits for block in segment.blocks))
+        splits = tuple(block.splits for block in segment.blocks)
+        key = (segment.fingerprint, splits, segment.state)
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 
 
-def choices(analysis: Analysis, strategies: Sequence[Strategy]) -> tuple[SegmentChoice, ...]:
-    """What the strategies say, in words that outlive this trace of the step."""
+def choices(
+    analysis: Analysis, strategies: Sequence[Strategy], states: Sequence[State | None]
+) -> tuple[SegmentChoice, ...]:
+    """Returns what a strategy per block and a state per segment say, in words that outlive this
+    trace of the step."""
     return tuple(
         SegmentChoice(
             analysis.distinct_segments[segment.kind].fingerprint,
@@ -46,23 +57,24 @@ def choices(analysis: Analysis, strategies: Sequence[Strategy]) -> tuple[Segment
                 )
                 for block in segment.blocks
             ),
+            states[segment.index],
         )
         for segment in analysis.segments
     )
 
 
 def strategies_of(analysis: Analysis, chosen: Sequence[SegmentChoice]) -> list[Strategy]:
-    """The strategies again, for a step that must have the plan's segments."""
+    """Returns the strategies again, for a step that must have the plan's segments."""
     found = [analysis.distinct_segments[s.kind].fingerprint for s in analysis.segments]
     wanted = [segment.fingerprint for segment in chosen]
     if found != wanted:
-        raise CfpError(f"The plan is for another step: {_segments_differ(wanted, found)}.")
+        raise another_step(_segments_differ(wanted, found))
     strategies: list[Strategy] = [()] * len(analysis.blocks)
     for segment, choice in zip(analysis.segments, chosen, strict=True):
         if len(segment.blocks) != len(choice.blocks):
-            raise CfpError(
-                f"The plan is for another step: its segment {segment.index} has "
-                f"{len(choice.blocks)} blocks, the step's has {len(segment.blocks)}."
+            raise another_step(
+                f"its segment {segment.index} has {len(choice.blocks)} blocks, the step's has "
+                f"{len(segment.blocks)}"
             )
         for block, block_choice in zip(segment.blocks, choice.blocks, strict=True):
             strategies[block] = _strategy(analysis.blocks[block], block_choice)
@@ -70,7 +82,7 @@ def strategies_of(analysis: Analysis, chosen: Sequence[SegmentChoice]) -> list[S
 
 
 def describe(analysis: Analysis, block: Block) -> str:
-    """The block's first seed: what it contracts, and where in the user's code."""
+    """Returns the block's first seed: what it contracts, and where in the user's code."""
     graph = analysis.graph
     equation = graph.equations[block.seeds[0]]
     operands = []

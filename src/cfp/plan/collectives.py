@@ -43,9 +43,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """`bytes` are what one device holds of the tensors moved, each time; `times` per step.
+    """One collective of the compiled step. `bytes` are what one device holds of the tensors moved,
+    each time; `times` per step.
 
-    `axes` are the mesh axes it spans, None where it spans part of one. A loop whose trips the
+    `axes` are the mesh axes it spans, None where it spans part of one. A loop whose iterations the
     compiler does not know counts once.
     """
 
@@ -57,12 +58,13 @@ class Collective:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The blocks it comes from; empty where it serves what is in none (norms, the update)."""
+        """Returns the blocks it comes from; it is empty where the collective serves what is in none
+        (norms, the update)."""
         return tuple(sorted({o.block for o in self.origins if o.block is not None}))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The user's source lines it comes from, `file.py:12 (function)`."""
+        """Returns the user's source lines that it comes from, as `file.py:12 (function)`."""
         return tuple(dict.fromkeys(origin.source for origin in self.origins))
 
     def show(self) -> str:
@@ -73,7 +75,7 @@ class Collective:
 
 
 def find_collectives(text: str, analysis: Analysis, mesh: Mesh) -> tuple[Collective, ...]:
-    """From the compiled program's text, in the order they run."""
+    """Returns the collectives in the compiled program's text, in the order they run."""
     origins = _Origins(analysis)
     return tuple(
         _collective(found, origins, mesh) for found in parse_collectives(text, mesh.devices.size)
@@ -95,7 +97,7 @@ class _Origins:
     def __init__(self, analysis: Analysis) -> None:
         self.graph = analysis.graph
         self.blocks = analysis.grouping
-        self.cut = analysis.cut
+        self.segmentation = analysis.segmentation
         count = len(self.graph.in_tree.children())
         args = jax.tree.unflatten(self.graph.in_tree, self.graph.inputs)
         names = [f"args[{number}]" for number in range(count)]  # as `jit_bound` takes them
@@ -108,7 +110,7 @@ class _Origins:
                 piece.bytes, piece.shape, piece.dtype, "unknown", "", None, None, "unknown"
             )
         forward = self.blocks.matched.get(equation.index, equation.index)
-        home = self.cut.home.get(equation.index)
+        home = self.segmentation.home.get(equation.index)
         return Origin(
             bytes=piece.bytes,
             shape=piece.shape,
@@ -121,7 +123,7 @@ class _Origins:
         )
 
     def _reader(self, op_name: str) -> Equation | None:
-        """The first equation to read the argument that the compiler names."""
+        """Returns the first equation to read the argument that the compiler names."""
         value = self.arguments.get(op_name.replace("\\", ""))
         readers = () if value is None else self.graph.readers[value]
         return self.graph.equations[readers[0]] if readers else None

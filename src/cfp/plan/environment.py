@@ -34,7 +34,7 @@ class Environment:
         )
 
     def differences(self, other: Environment) -> list[str]:
-        """`jax 0.10.2, here 0.11.2`, one per field that differs."""
+        """Returns texts like `jax 0.10.2, here 0.11.2`, one per field that differs."""
         mine, theirs = asdict(self), asdict(other)
         return [
             f"{field.name} {mine[field.name]}, here {theirs[field.name]}"

@@ -5,38 +5,39 @@ Plain values that a plan carries into its file. Templates have none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cfp.plan.fields import Fields
-from cfp.profile.confidence import level
+from cfp.profile.measure.confidence import Judgement, judge
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentCost:
     """What one segment of the plan is expected to add to a step, on one device.
 
-    `resharding_s` is of the tensors that come in. The sum of `kept_bytes` over segments and the
-    largest `scratch_bytes` bound what the step needs.
+    `segment_s` is what it takes itself, of which `compute_s` and `communication_s` are parts: None
+    where they were not measured. `resharding_s` is of the tensors that come in. The sum of
+    `kept_bytes` over segments and the largest `scratch_bytes` bound what the step needs.
     """
 
     splits: str
-    compute_s: float
-    communication_s: float
+    segment_s: float
+    compute_s: float | None
+    communication_s: float | None
     resharding_s: float
     kept_bytes: int
     scratch_bytes: int
 
     @property
     def time_s(self) -> float:
-        return self.compute_s + self.communication_s + self.resharding_s
+        return self.segment_s + self.resharding_s
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A plan that is the fastest for its memory, as predicted; `splits` by segment, alike ones
-    together."""
+    """A plan that is the fastest for its memory, by the prediction; `splits` are by segment, alike
+    ones together."""
 
     time_s: float
     memory_bytes: int
@@ -45,31 +46,65 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A full step under a plan, run in turn with others: `runs_s` are one of each round. With 95 %
-    confidence their median is between `low_s` and `high_s`. `failed` says why it did not run; then
-    the rest is 0."""
+    """A full step under a plan, run in turn with others: `runs_s` has one run of each round. With
+    95 % confidence their median is between `low_s` and `high_s`.
+
+    Of a step that was not measured all figures are None: `failed` says why it does not run, or
+    `left_out` why it was not tried, or not to the end."""
 
     name: str
     predicted_s: float | None
-    measured_s: float
-    low_s: float
-    high_s: float
-    memory_bytes: int
+    measured_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    memory_bytes: int | None = None
     failed: str | None = None
+    left_out: str | None = None
     runs_s: tuple[float, ...] = ()
 
-    def ties(self, other: MeasuredStep) -> bool:
-        """Which of the two is faster cannot be told; nor where runs were not kept."""
-        return level(self.runs_s, other.runs_s) is not False
+    @property
+    def ran(self) -> bool:
+        return self.failed is None and self.left_out is None
+
+    @property
+    def time_s(self) -> float:
+        """Returns the measured time of a step that ran."""
+        assert self.measured_s is not None, f"{self.name} was not measured"
+        return self.measured_s
+
+    def why_not(self) -> str:
+        """Says why it was not measured."""
+        return f"does not run: {self.failed}" if self.failed else f"not run: {self.left_out}"
+
+    def beside(self, other: MeasuredStep) -> Judgement:
+        """Judges this step beside another by the rounds they share; older plans did not keep
+        them."""
+        return judge(self.runs_s, other.runs_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedProgram:
+    """A program that does not run, so that no plan was made with it. `recorded` failures are not
+    tried again until `cfp cache prune --failed`."""
+
+    name: str
+    reason: str
+    recorded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`steps` are the full steps that were measured, the plan's own first; none without audit.
+    """Why a plan was chosen. It has two sets of full steps, each run in turn, the plan's own first;
+    without audit it has none. By the rounds of `steps` the plan was chosen. Being the best of
+    several in those rounds, it is flattered by them: `confirmed` are fresh rounds of it, with
+    templates and the step on one device alone beside it.
 
     `slack_bytes` bounds what rounding memory may have cost the search: no plan that needs that
-    much less than the limit is predicted to be faster. `seed` is that of the random values the
-    programs ran on; `programs` were measured in `seconds`, `loaded` of them before.
+    much less than the limit searched for is predicted to be faster than the first one proposed.
+    (The limit searched for is the memory limit, corrected by what steps need beyond what is
+    predicted of them.) `seed` is that of the random values the programs ran on; `programs` were
+    measured in `seconds`, `loaded` of them before; `failed` are those that do not run. `start_s` is
+    what starting the step takes, as predicted: with the segments it adds up to the prediction.
     """
 
     memory_limit_bytes: int | None
@@ -78,9 +113,19 @@ class Evidence:
     seconds: float
     programs: int
     loaded: int
+    start_s: float
     segments: tuple[SegmentCost, ...]
     frontier: tuple[FrontierPoint, ...]
     steps: tuple[MeasuredStep, ...]
+    confirmed: tuple[MeasuredStep, ...]
+    failed: tuple[FailedProgram, ...] = ()
+
+    @property
+    def own(self) -> MeasuredStep | None:
+        """Returns the plan's own step, on fresh rounds if there are any; None where it was never
+        run."""
+        found = (*self.confirmed[:1], *self.steps[:1])
+        return next((step for step in found if step.ran), None)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,6 +139,7 @@ class Evidence:
             seconds=fields.number("seconds"),
             programs=fields.integer("programs"),
             loaded=fields.integer("loaded"),
+            start_s=fields.number("start_s") if fields.has("start_s") else 0.0,  # older plans
             segments=tuple(_segment(entry) for entry in fields.objects("segments")),
             frontier=tuple(
                 FrontierPoint(
@@ -101,34 +147,47 @@ class Evidence:
                 )
                 for entry in fields.objects("frontier")
             ),
-            steps=tuple(_step(entry) for entry in fields.objects("steps")),
+            steps=_steps(fields, "steps"),
+            confirmed=_steps(fields, "confirmed") if fields.has("confirmed") else (),  # older plans
+            failed=tuple(
+                FailedProgram(entry.text("name"), entry.text("reason"), entry.flag("recorded"))
+                for entry in (fields.objects("failed") if fields.has("failed") else ())  # older
+            ),
         )
 
 
-def tied(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
-    """Those that may be as fast as the first."""
-    return [step for step in steps[1:] if step.failed is None and step.ties(steps[0])]
-
-
 def _segment(entry: Fields) -> SegmentCost:
+    compute_s, communication_s = map(entry.optional_number, ("compute_s", "communication_s"))
+    parts_s = (compute_s or 0.0) + (communication_s or 0.0)
     return SegmentCost(
         splits=entry.text("splits"),
-        compute_s=entry.number("compute_s"),
-        communication_s=entry.number("communication_s"),
+        segment_s=entry.number("segment_s") if entry.has("segment_s") else parts_s,  # older plans
+        compute_s=compute_s,
+        communication_s=communication_s,
         resharding_s=entry.number("resharding_s"),
         kept_bytes=entry.integer("kept_bytes"),
         scratch_bytes=entry.integer("scratch_bytes"),
     )
 
 
+def _steps(fields: Fields, name: str) -> tuple[MeasuredStep, ...]:
+    return tuple(_step(entry) for entry in fields.objects(name))
+
+
 def _step(entry: Fields) -> MeasuredStep:
+    failed = entry.optional_text("failed")
+    left_out = entry.optional_text("left_out") if entry.has("left_out") else None  # older plans
+    name, predicted_s = entry.text("name"), entry.optional_number("predicted_s")
+    if failed is not None or left_out is not None:  # older plans have zeros then
+        return MeasuredStep(name, predicted_s, failed=failed, left_out=left_out)
+    if not entry.number("measured_s") > 0:
+        raise entry.wrong("measured_s", "a time above 0")
     return MeasuredStep(
-        name=entry.text("name"),
-        predicted_s=None if entry.is_null("predicted_s") else entry.number("predicted_s"),
+        name=name,
+        predicted_s=predicted_s,
         measured_s=entry.number("measured_s"),
         low_s=entry.number("low_s"),
         high_s=entry.number("high_s"),
         memory_bytes=entry.integer("memory_bytes"),
-        failed=entry.optional_text("failed"),
         runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
     )

@@ -1,10 +1,12 @@
 """Plans as files: JSON that a person can read, and that only ever becomes plain data.
 
-    {"format": "cfp-plan", "version": 1, "name": ..., "mesh": {"data": 2, "model": 4},
+    {"format": "cfp-plan", "version": 3, "name": ..., "mesh": {"data": 2, "model": 4},
+     "target": {"name": "gpt", "options": {"layers": 2, ...}, "given": ["layers"]},
      "environment": {...}, "argument_names": ["state", "batch"],
      "arguments": {path: {"shape": [...], "dtype": ..., "spec": [null, "model"]}}, "results": {...},
-     "segments": [{"at": [1, 2], "fingerprint": ..., "blocks": [{"seed": ..., "split": {...}}]}],
-     "entries": [...], "values": [...], "collectives": [...], "predicted": {...}, "evidence": {...}}
+     "segments": [{"at": [1, 2], "fingerprint": ..., "state": "block",
+                   "blocks": [{"seed": ..., "split": {...}}]}],
+     "values": [...], "collectives": [...], "predicted": {...}, "evidence": {...}}
 
 `spec` is a PartitionSpec; `"held": true` marks an argument that a pin or the plan's own rule fixes.
 `segments` groups the occurrences that are split alike. Every field is checked on the way in.
@@ -14,17 +16,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
 
-from cfp.errors import CfpError
-from cfp.layouts import Layout, to_spec
-from cfp.plan.build import auto_mesh
+from cfp.errors import CfpError, PlanWarning
+from cfp.layouts import Layout, auto_mesh, to_spec
+from cfp.layouts.state import State
 from cfp.plan.choice import BlockChoice, SegmentChoice, alike
 from cfp.plan.collectives import Collective, Origin
 from cfp.plan.environment import Environment
@@ -32,37 +34,29 @@ from cfp.plan.evidence import Evidence
 from cfp.plan.fields import Fields, read_fields
 from cfp.plan.pins import layout_of
 from cfp.plan.plan import Plan, PlannedValue, Predicted
+from cfp.plan.target import target_of
 from cfp.plan.tensor import PlannedTensor
+from cfp.writing import write_whole
 
-FORMAT, VERSION = "cfp-plan", 1
-
-
-class PlanWarning(UserWarning):
-    """A plan was made under other conditions than it is used in."""
+FORMAT, VERSION = "cfp-plan", 3  # 3: a segment says how its training state lies
+_DTYPE = re.compile(r"[a-z][a-z0-9_]*(<[a-z0-9_]+>)?")  # float32, float8_e4m3fn, key<fry>
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes beside the target and renames, so that a plan is there whole or not at all."""
-    target = Path(path)
-    text = json.dumps(plan_to_json(plan), indent=1)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        scratch.write_text(text + "\n")
-        scratch.replace(target)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise CfpError(f"Cannot write the plan to {target}: {error.strerror}.") from error
+    """Writes the plan as JSON; it is there whole or not at all."""
+    write_whole(path, json.dumps(plan_to_json(plan), indent=1) + "\n", "plan")
 
 
 def load(path: str | os.PathLike[str], *, mesh: Mesh) -> Plan:
     """Reads a plan for a mesh of the same axes and sizes. Warns where its environment differs."""
-    mesh = auto_mesh(mesh)
+    auto_mesh(mesh)  # refuses what is no mesh
     document = read_document(path)
     wanted = document.mesh("mesh")
     found = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True))
     if list(wanted.items()) != list(found.items()):
         raise CfpError(
-            f"{path} is a plan for a mesh of {_mesh_text(wanted)}; this one is {_mesh_text(found)}."
+            f"{path} is a plan for a mesh of {_mesh_text(wanted)}; this one is "
+            f"{_mesh_text(found)}: use that mesh, or plan again for this one."
         )
     plan = _plan(document, mesh)
     differences = plan.environment.differences(Environment.of(mesh))
@@ -77,10 +71,13 @@ def load(path: str | os.PathLike[str], *, mesh: Mesh) -> Plan:
 
 
 def read_document(path: str | os.PathLike[str]) -> Fields:
-    """The file's JSON, of a format and version we know."""
+    """Returns the file's JSON, of a format and version we know."""
     document = read_fields(path)
-    if document.text("format") != FORMAT:
-        raise CfpError(f"{path} is not a plan of cfp: its format is {document.text('format')!r}.")
+    if document.data.get("format") != FORMAT:
+        raise CfpError(
+            f'{path} is not a plan of cfp: its `format` is not "{FORMAT}". Name a file that '
+            "`cfp plan` or `cfp template` wrote."
+        )
     version = document.integer("version")
     if version != VERSION:
         way = "Upgrade cfp" if version > VERSION else "Make the plan again"
@@ -91,12 +88,12 @@ def read_document(path: str | os.PathLike[str]) -> Fields:
 
 
 def plan_from_json(document: Mapping[str, Any], mesh: Mesh) -> Plan:
-    """The reverse of `plan_to_json`, on the same mesh."""
-    return _plan(Fields("the plan", dict(document)), auto_mesh(mesh))
+    """Returns the reverse of `plan_to_json`, on the same mesh."""
+    return _plan(Fields("the plan", dict(document)), mesh)
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Plain data, for `json.dumps`."""
+    """Returns plain data, for `json.dumps`."""
     names = plan.mesh.axis_names
     collectives = _collectives_of(plan)
     document: dict[str, Any] = {
@@ -104,6 +101,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "version": VERSION,
         "name": plan.name,
         "notes": list(plan.notes),
+        "target": None if plan.target is None else plan.target.to_json(),
         "mesh": dict(zip(names, plan.mesh_shape, strict=True)),
         "environment": plan.environment.to_json(),
         "sequence": plan.sequence,
@@ -113,7 +111,6 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "arguments": {t.path: _tensor_to_json(t, names) for t in plan.arguments},
         "results": {t.path: _tensor_to_json(t, names) for t in plan.results},
         "segments": _segments_to_json(plan),
-        "entries": [_value_to_json(value, names) for value in plan.entries],
         "values": [_value_to_json(value, names) for value in plan.values],
     }
     if collectives is not None:
@@ -126,7 +123,7 @@ def spec_to_json(layout: Layout, names: Sequence[str]) -> list[Any]:
 
 
 def _collectives_of(plan: Plan) -> tuple[Collective, ...] | None:
-    """Those known by now: saving compiles nothing."""
+    """Returns the collectives that are known by now: saving compiles nothing."""
     if plan.bound is not None:
         found: tuple[Collective, ...] | None = plan.bound.compiled.get("collectives")
         return found
@@ -159,6 +156,7 @@ def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
         {
             "at": at,
             "fingerprint": plan.segments[at[0]].fingerprint,
+            "state": state.value if (state := plan.segments[at[0]].state) else None,
             "blocks": [
                 {"seed": block.seed, "split": dict(zip(names, block.splits, strict=True))}
                 for block in plan.segments[at[0]].blocks
@@ -179,10 +177,6 @@ def _plan(document: Fields, mesh: Mesh) -> Plan:
         results=_tensors(document, "results", mesh),
         segments=_segments(document, mesh),
         values=tuple(_value(entry, mesh) for entry in document.objects("values")),
-        entries=tuple(
-            _value(entry, mesh)
-            for entry in (document.objects("entries") if document.has("entries") else ())
-        ),
         sequence=document.flag("sequence"),
         environment=Environment(
             **{name: environment.text(name) for name in ENVIRONMENT_TEXTS},
@@ -193,11 +187,12 @@ def _plan(document: Fields, mesh: Mesh) -> Plan:
         if predicted is None
         else Predicted(
             time_s=predicted.number("time_s"),
-            compute_s=predicted.number("compute_s"),
-            communication_s=predicted.number("communication_s"),
+            compute_s=predicted.optional_number("compute_s"),
+            communication_s=predicted.optional_number("communication_s"),
             memory_bytes=predicted.integer("memory_bytes"),
         ),
         evidence=_evidence(document),
+        target=target_of(document),
         saved_collectives=tuple(_collective(c) for c in document.objects("collectives"))
         if document.has("collectives")
         else None,
@@ -220,7 +215,10 @@ def _tensors(document: Fields, name: str, mesh: Mesh) -> tuple[PlannedTensor, ..
         shape = tuple(entry.integers("shape"))
         layout = layout_of(entry.spec("spec"), path, shape, mesh, f"{document.where}: `{path}`")
         held = entry.has("held") and entry.flag("held")
-        found.append(PlannedTensor(path, shape, entry.text("dtype"), layout, held))
+        dtype = entry.text("dtype")
+        if _DTYPE.fullmatch(dtype) is None:
+            raise entry.wrong("dtype", "a dtype such as float32")
+        found.append(PlannedTensor(path, shape, dtype, layout, held))
     return tuple(found)
 
 
@@ -232,7 +230,7 @@ def _segments(document: Fields, mesh: Mesh) -> tuple[SegmentChoice, ...]:
             split = block.object("split")
             names = tuple(split.optional_text(axis) for axis in mesh.axis_names)
             blocks.append(BlockChoice(block.text("seed"), names))
-        choice = SegmentChoice(entry.text("fingerprint"), tuple(blocks))
+        choice = SegmentChoice(entry.text("fingerprint"), tuple(blocks), _state(entry))
         for at in entry.integers("at"):
             if at in placed:
                 raise CfpError(f"{document.where}: segment {at} is listed twice.")
@@ -240,6 +238,16 @@ def _segments(document: Fields, mesh: Mesh) -> tuple[SegmentChoice, ...]:
     if sorted(placed) != list(range(len(placed))):
         raise CfpError(f"{document.where}: segments are missing between 0 and {max(placed)}.")
     return tuple(placed[index] for index in range(len(placed)))
+
+
+def _state(entry: Fields) -> State | None:
+    """Returns how a segment's training state lies; null in a plan that was laid out as a whole."""
+    word = entry.optional_text("state")
+    try:
+        return None if word is None else State(word)
+    except ValueError:
+        known = ", ".join(f'"{state.value}"' for state in State)
+        raise entry.wrong("state", f"one of {known}, or null") from None
 
 
 def _value(entry: Fields, mesh: Mesh) -> PlannedValue:

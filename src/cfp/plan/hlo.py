@@ -87,18 +87,18 @@ class HloCollective:
 
     @property
     def bytes(self) -> int:
-        """Bytes per device of one execution, by the rule of `Piece`."""
+        """Returns the bytes per device of one execution, by the rule of `Piece`."""
         return sum(piece.bytes for piece in self.pieces)
 
 
 def parse_collectives(text: str, device_count: int) -> tuple[HloCollective, ...]:
-    """The collectives of a compiled module, in schedule order, each where it is called."""
+    """Returns the collectives of a compiled module, in schedule order, each where it is called."""
     module, entry = _read(text)
     return tuple(_walk(_Frame(module, module[entry], None, None, 1, True), device_count))
 
 
 def mesh_axes(groups: Groups, mesh_shape: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
-    """The mesh axes `groups` span, ids being row-major positions in a mesh of `mesh_shape`.
+    """Returns the mesh axes `groups` span, ids being row-major positions in a mesh of `mesh_shape`.
 
     None if the groups are not the whole mesh cut along whole axes, as when a collective spans
     part of an axis. For the pairs of a collective-permute: the axes along which some source and
@@ -136,7 +136,8 @@ class _Instruction:
 
     @property
     def called(self) -> list[tuple[str, str]]:
-        """(attribute, computation) of every computation this runs. A -done runs nothing."""
+        """Returns (attribute, computation) of every computation that this instruction runs. A -done
+        runs nothing."""
         if self.opcode.removesuffix("-start") not in _CALLERS:
             return []
         found = _CALLED.findall(self.rest.partition(" metadata={")[0])
@@ -156,7 +157,8 @@ class _Frame:
 
 
 def _read(text: str) -> tuple[_Module, str]:
-    """The instructions of each computation, in one pass over the lines, and the entry's name."""
+    """Returns the instructions of each computation, in one pass over the lines, and the entry's
+    name."""
     module: _Module = {}
     entry = name = ""
     for line in text.split("\n"):
@@ -188,8 +190,8 @@ def _walk(frame: _Frame, device_count: int) -> Iterator[HloCollective]:
 
 
 def _pieces(frame: _Frame, it: _Instruction, kind: str) -> tuple[Piece, ...]:
-    """The tensors of a collective. One name for several says little, so those of a merged one are
-    named after what made each operand; one alone, or cut in pieces, after the collective."""
+    """Returns the tensors of a collective. A merged one has a piece for each operand, named after
+    what made it; another is named after the collective."""
     shape = it.shape
     if kind == "reduce-scatter":
         shape = " ".join(frame.lines[operand].shape for operand in it.operands)
@@ -212,7 +214,7 @@ def _pieces(frame: _Frame, it: _Instruction, kind: str) -> tuple[Piece, ...]:
 
 
 def _origin(frame: _Frame, name: str, element: int | None = None) -> str:
-    """The op_name of what made a value (or one element of a tuple), "" if nothing says."""
+    """Returns the op_name of what made a value (or one element of a tuple), "" if nothing says."""
     if (made := frame.lines.get(name)) is None:
         return ""
     if made.opcode == "parameter" and frame.caller and frame.parent:
@@ -251,7 +253,8 @@ def _groups(it: _Instruction, device_count: int) -> Groups:
 
 
 def _mesh_groups(mesh: re.Match[str]) -> Groups:
-    """Cut each axis where a reference to a part of it begins and ends, then group whole cuts."""
+    """Divides each axis where a reference to a part of it begins and ends, then groups whole
+    parts."""
     axes, iota, order, devices, grouped = mesh.groups()
     sizes = {name: int(size) for name, size in re.findall(r"'?([^', =]+)'?=(\d+)", axes)}
     refs = [
@@ -270,14 +273,15 @@ def _mesh_groups(mesh: re.Match[str]) -> Groups:
 
 
 def _group(ids: _Ids, dims: Sequence[int], inside: Sequence[int]) -> Groups:
-    """The ids laid out in `dims`, those that differ along `inside` alone grouped together."""
+    """Returns the ids laid out in `dims`, those that differ along `inside` alone grouped
+    together."""
     outside = [dim for dim in range(len(dims)) if dim not in inside]
     rows = ids.reshape(dims).transpose([*outside, *inside])
     return tuple(map(tuple, rows.reshape(-1, math.prod(dims[dim] for dim in inside)).tolist()))
 
 
 def _iota(dims: str, order: str | None) -> _Ids:
-    """0, 1, 2... laid out in `dims`, transposed, and read off in order."""
+    """Returns 0, 1, 2... laid out in `dims`, transposed, and read off in order."""
     ids = np.arange(math.prod(_ints(dims))).reshape(_ints(dims))
     return (ids.transpose(_ints(order)) if order else ids).reshape(-1)
 
@@ -287,7 +291,8 @@ def _ints(text: str) -> tuple[int, ...]:
 
 
 def _parts(text: str) -> list[str]:
-    """`text` up to the bracket that closes what is before it, cut at its own commas."""
+    """Returns the parts of `text` up to the bracket that closes what is before it, divided at its
+    own commas."""
     found, depth, start = [], 0, 0
     for bracket in re.finditer(r"[()\[\]{},]", text):
         depth += {"(": 1, "[": 1, "{": 1, ",": 0}.get(bracket[0], -1)

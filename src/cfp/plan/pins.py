@@ -22,12 +22,12 @@ _KEY = re.compile(r"""\[['"]?([^\]'"]*)['"]?\]""")
 
 
 def dotted(path: str) -> str:
-    """`state.params['layers'][0]` as `state.params.layers.0`."""
+    """Returns `state.params['layers'][0]` as `state.params.layers.0`."""
     return _KEY.sub(r".\1", path)
 
 
 def resolve_pins(graph: Graph, mesh: Mesh, pins: Mapping[str, Any]) -> dict[int, Layout]:
-    """Position of the argument -> the layout that a pin gives it."""
+    """Returns a dict: position of the argument -> the layout that a pin gives it."""
     held: dict[int, Layout] = {}
     said: dict[int, str] = {}
     paths = [dotted(path) for path in graph.input_paths]
@@ -52,7 +52,7 @@ def resolve_pins(graph: Graph, mesh: Mesh, pins: Mapping[str, Any]) -> dict[int,
 
 
 def layout_of(spec: Any, path: str, shape: Sequence[int], mesh: Mesh, who: str) -> Layout:
-    """A PartitionSpec as a layout, checked against a tensor and a mesh."""
+    """Returns a PartitionSpec as a layout, checked against a tensor and a mesh."""
     if isinstance(spec, NamedSharding):
         spec = spec.spec
     if spec is None:

@@ -11,29 +11,36 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 from jax.sharding import Mesh
 
 from cfp.errors import CfpError
-from cfp.layouts import sharding
+from cfp.layouts import auto_mesh
+from cfp.memory_size import bytes_text
 from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
 from cfp.plan.collectives import Collective, find_collectives
 from cfp.plan.environment import Environment
 from cfp.plan.evidence import Evidence, FrontierPoint
+from cfp.plan.place import place_arrays
+from cfp.plan.target import Target
 from cfp.plan.tensor import PlannedTensor
-from cfp.trace.paths import leaf_paths
+from cfp.trace.calling import calling_of
+from cfp.trace.runtime import without_mesh
+
+if TYPE_CHECKING:
+    from cfp.plan.planned_step import PlannedStep
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a step is expected to cost on one device, from measurements of its segments."""
+    """What a step is expected to cost on one device, from measurements of its segments. Where that
+    of a segment was not measured, `compute_s` and `communication_s` are None."""
 
     time_s: float
-    compute_s: float
-    communication_s: float
+    compute_s: float | None
+    communication_s: float | None
     memory_bytes: int
 
 
@@ -53,10 +60,9 @@ class PlannedValue:
     layout: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan:
-    """See the module's docstring. `segments` is empty where `values` says it all. `entries` are
-    operands that a segment reads otherwise than another made them."""
+    """See the module's docstring. `segments` is empty where `values` says it all."""
 
     name: str
     mesh: Mesh
@@ -67,12 +73,36 @@ class Plan:
     values: tuple[PlannedValue, ...]
     sequence: bool
     environment: Environment
-    entries: tuple[PlannedValue, ...] = ()
     notes: tuple[str, ...] = ()
     predicted: Predicted | None = None
     evidence: Evidence | None = None
+    target: Target | None = None
     saved_collectives: tuple[Collective, ...] | None = None
     bound: Bound | None = None
+
+    def __repr__(self) -> str:
+        """Returns one line: a plan holds its whole step, which is megabytes of text."""
+        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+        cost = self.predicted
+        predicted = (
+            ""
+            if cost is None
+            else f", predicted {cost.time_s * 1e3:.3g} ms a step and "
+            f"{bytes_text(cost.memory_bytes)} on each device"
+        )
+        return f"<Plan {self.name!r} for a mesh of {axes}{predicted}>"
+
+    def show(self) -> str:
+        """Returns what the plan splits where, and why, as text: the short form of `cfp explain`."""
+        from cfp.report import plan_text  # reads plans and so imports this module
+
+        return plan_text(self)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page about a plan that was planned, with the numbers that justify it."""
+        from cfp.report import write_page  # reads plans and so imports this module
+
+        write_page(self, path)
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -80,42 +110,54 @@ class Plan:
 
     @property
     def frontier(self) -> tuple[FrontierPoint, ...]:
-        """What more or less memory would buy: the fastest plans for their memory, least memory
-        first. Empty for plans that were not planned."""
+        """Returns the fastest plans for their memory, least memory first: what more or less memory
+        would buy. It is empty for plans that the planner did not make."""
         return () if self.evidence is None else self.evidence.frontier
 
     @property
     def in_shardings(self) -> Any:
-        """One `NamedSharding` per leaf of the arguments, for `jax.jit(step, in_shardings=...)`."""
+        """Returns one `NamedSharding` per array of the arguments, for `jax.jit(step,
+        in_shardings=...)`.
+
+        Their mesh leaves every axis to the compiler, which plain `jax.jit` needs to split a step
+        that says nothing about shardings itself. On a mesh of Explicit axes, call it with
+        `jax.device_put(args, plan.in_shardings)`: what `place` returns has Explicit axes too.
+        """
         bound = self.known("in_shardings")
-        return shardings(self.mesh, bound.layouts.inputs, bound.analysis.graph.in_tree)
+        return shardings(auto_mesh(self.mesh), bound.layouts.inputs, bound.analysis.graph.in_tree)
 
     @property
     def out_shardings(self) -> Any:
-        """One `NamedSharding` per leaf of the result."""
+        """Returns one `NamedSharding` per array of the result, as `in_shardings`."""
         bound = self.known("out_shardings")
-        return shardings(self.mesh, bound.layouts.outputs, bound.analysis.graph.out_tree)
+        return shardings(auto_mesh(self.mesh), bound.layouts.outputs, bound.analysis.graph.out_tree)
 
     def bind(self, step: Callable[..., Any], *args: Any) -> Plan:
-        """The plan of this step. A step that the plan is not for is refused with the reason."""
-        from cfp.plan.build import bind_plan  # `build` makes plans and so imports this module
+        """Returns the plan of this step. A step that the plan is not for is refused with the
+        reason."""
+        from cfp.plan.bind import bind_plan  # `build` makes plans and so imports this module
 
         return bind_plan(self, step, args)
 
     def jit(
         self, step: Callable[..., Any], *, donate_argnums: Sequence[int] | None = None
     ) -> PlannedStep:
-        """The step jitted, with the plan's shardings and constraints.
+        """Returns the step jitted, with the plan's shardings and constraints.
 
         Arguments that the step donates (being jitted with `donate_argnums`) are donated, unless
         `donate_argnums` here says otherwise.
         """
+        from cfp.plan.planned_step import PlannedStep  # holds a plan and so imports this module
+
         return PlannedStep(self, step, donate_argnums)
 
     def place(self, *args: Any) -> tuple[Any, ...]:
-        """The arguments on the mesh as the plan wants them, for `step_p(*plan.place(*args))`.
+        """Returns the arguments on the mesh as the plan wants them, for
+        `step_p(*plan.place(*args))`.
 
-        A `ShapeDtypeStruct` gets its sharding and stays one. One argument alone, a new batch, is
+        What comes back shares no memory with what was given, so that a step may use it up. Objects
+        of NNX get their arrays placed where they are and stay the same objects. A
+        `ShapeDtypeStruct` gets its sharding and stays one. One argument alone, a new batch, is
         `plan.place_argument("batch", batch)`.
         """
         if len(args) != len(self.argument_names):
@@ -123,36 +165,24 @@ class Plan:
                 f"`place` got {len(args)} arguments; the step takes {len(self.argument_names)}: "
                 f"{', '.join(self.argument_names)}."
             )
-        return tuple(
-            self.place_argument(name, arg)
-            for name, arg in zip(self.argument_names, args, strict=True)
-        )
+        return self._place(self.argument_names, args)
 
     def place_argument(self, name: str, arg: Any) -> Any:
-        """One argument on the mesh, by its name in the step's signature."""
-        planned = {tensor.path: tensor for tensor in self.arguments}
-        paths = leaf_paths([name], [arg])
-        leaves, tree = jax.tree.flatten(arg)
-        placed: list[Any] = []
-        for path, leaf in zip(paths, leaves, strict=True):
-            tensor = planned.get(path)
-            if tensor is None:
-                raise CfpError(f"The plan has no argument `{path}`: it is for another step.")
-            if tuple(jax.numpy.shape(leaf)) != tensor.shape:
-                raise CfpError(
-                    f"`{path}` has shape {list(jax.numpy.shape(leaf))}; the plan is for "
-                    f"{list(tensor.shape)}. Plan the step again for these arguments."
-                )
-            where = sharding(self.mesh, tensor.layout)
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                shape: Any = jax.ShapeDtypeStruct
-                placed.append(shape(leaf.shape, leaf.dtype, sharding=where))
-            else:
-                placed.append(jax.device_put(leaf, where))
-        return jax.tree.unflatten(tree, placed)
+        """Returns one argument on the mesh, by its name in the step's signature."""
+        if name not in self.argument_names:
+            raise CfpError(
+                f"The step has no argument `{name}`: it takes {', '.join(self.argument_names)}."
+            )
+        return self._place([name], [arg])[0]
+
+    def _place(self, names: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+        calling = calling_of(None, names, args)
+        placed = place_arrays(self.mesh, self.arguments, names, calling.arrays(args))
+        return calling.with_arrays(args, placed)
 
     def collectives(self) -> tuple[Collective, ...]:
-        """Every collective of the compiled step, with what it moves and where it comes from.
+        """Returns every collective of the compiled step, with what it moves and where it comes
+        from.
 
         Compiles the step, once. A plan from a file that has not met its step yet tells what was
         found when it was saved.
@@ -167,15 +197,17 @@ class Plan:
         return found
 
     def compiled(self) -> Any:
-        """The step as XLA compiled it for this plan's mesh; nothing runs."""
+        """Returns the step as XLA compiled it for this plan's mesh; nothing runs."""
         bound = self.known("compiled")
         if "step" not in bound.compiled:
             jitted = jit_bound(bound, self.mesh, None)
-            bound.compiled["step"] = jitted.lower(*bound.args).compile()
+            with without_mesh():
+                bound.compiled["step"] = jitted.lower(*bound.args).compile()
         return bound.compiled["step"]
 
     def memory_bytes(self) -> int:
-        """What the compiled step needs on one device: arguments, results and temporaries."""
+        """Returns what the compiled step needs on one device: arguments, results and
+        temporaries."""
         stats = self.compiled().memory_analysis()
         return int(
             stats.argument_size_in_bytes
@@ -191,36 +223,10 @@ class Plan:
         save_plan(self, path)
 
     def known(self, what: str) -> Bound:
-        """The plan with its step, which `what` needs."""
+        """Returns the plan with its step, which `what` needs."""
         if self.bound is None:
             raise CfpError(
                 f"`{what}` needs the step, which a plan file does not hold: call "
                 "plan = plan.bind(step, *args) first."
             )
         return self.bound
-
-
-class PlannedStep:
-    """A step under a plan. Calls like the step itself; `lower` as of `jax.jit`."""
-
-    def __init__(
-        self, plan: Plan, step: Callable[..., Any], donate_argnums: Sequence[int] | None
-    ) -> None:
-        self.plan = plan
-        self.step = step
-        self.donate_argnums = donate_argnums
-        self._jitted: Any = None
-        if plan.bound is not None:
-            self._jit(plan.bound.args)
-
-    def __call__(self, *args: Any) -> Any:
-        return (self._jitted or self._jit(args))(*args)
-
-    def lower(self, *args: Any) -> Any:
-        return (self._jitted or self._jit(args)).lower(*args)
-
-    def _jit(self, args: tuple[Any, ...]) -> Any:
-        self.plan = self.plan.bind(self.step, *args)
-        assert self.plan.bound is not None
-        self._jitted = jit_bound(self.plan.bound, self.plan.mesh, self.donate_argnums)
-        return self._jitted

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cfp.errors import CfpError
 from cfp.layouts import Layout, local_shape
 from cfp.trace import Graph
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """`held`: fixed by a pin or by the plan's own rule, not by what the blocks want."""
+    """An argument or result of the step, with its layout. One that is `held` is fixed by a pin or
+    by the plan's own rule, not by what the blocks want."""
 
     path: str
     shape: tuple[int, ...]
@@ -43,8 +45,15 @@ def planned_tensors(
     )
 
 
+def another_step(reason: str) -> CfpError:
+    """Returns the refusal of a step that a plan is not for."""
+    return CfpError(
+        f"The plan is for another step: {reason}. Plan this step, or give the plan its own."
+    )
+
+
 def difference(planned: Sequence[PlannedTensor], found: Sequence[PlannedTensor]) -> str | None:
-    """What sets the arguments of two steps apart, in words; None where they agree."""
+    """Returns what sets the arguments of two steps apart, in words; None where they agree."""
     there = {tensor.path: tensor for tensor in found}
     here = {tensor.path: tensor for tensor in planned}
     missing = [path for path in here if path not in there]

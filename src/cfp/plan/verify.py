@@ -16,6 +16,8 @@ arguments, the reference on the mesh's first device.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +25,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
-from cfp.errors import CfpError
+from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
+from cfp.errors import CfpError, PlanWarning
+from cfp.layouts import auto_mesh, sharding, whole
+from cfp.plan.bound import jit_bound
+from cfp.plan.place import place_arrays
 from cfp.plan.plan import Plan
 from cfp.segments.fill import example_inputs
 from cfp.trace import Graph, is_key
+from cfp.trace.runtime import without_mesh
 
-MOVED = (2.0, 64.0)  # of e and of s
+MOVED = (2.0, 64.0)  # by how many of e and of s arguments are moved
 ALLOWED = (8.0, 256.0)
 MAGNIFIED = 4.0
-NOISE = 0.25  # of max |x|
+NOISE = 0.25  # as a share of max |x|
 NOISE_MAGNIFIED = 16.0
 RUNS = 8  # with moved arguments
 
@@ -50,11 +58,14 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """The largest difference in one output, and what is allowed there."""
+    """The largest difference in one output, and what is allowed there. Numbers that are not finite,
+    alike on both sides, say nothing; they are not among those of its `size` that count."""
 
     path: str
     error: float
     allowed: float
+    size: int = 0
+    not_finite: int = 0
 
     @property
     def ratio(self) -> float:
@@ -73,24 +84,49 @@ class Verified:
     def worst(self) -> OutputError:
         return self.outputs[0]
 
+    @property
+    def not_finite(self) -> tuple[OutputError, ...]:
+        """Returns the outputs of which some numbers are NaN or infinite, alike on both sides."""
+        return tuple(output for output in self.outputs if output.not_finite)
+
+    def check_finite(self) -> None:
+        """Raises where nothing of an output could be compared."""
+        nothing = [output for output in self.not_finite if output.not_finite == output.size]
+        if nothing:
+            raise CfpError(
+                f"Nothing of `{nothing[0].path}` can be compared: all of it is NaN or infinite, "
+                f"with the plan and without ({len(nothing)} of {len(self.outputs)} outputs). Pass "
+                "real arguments, for which the step computes finite numbers."
+            )
+
     def show(self) -> str:
         worst = self.worst
-        return (
+        text = (
             f"{len(self.outputs)} outputs agree; the worst, `{worst.path}`, differs by "
             f"{worst.error:.2g} of {worst.allowed:.2g} allowed."
+        )
+        if not self.not_finite:
+            return text
+        most = max(self.not_finite, key=lambda output: output.not_finite)
+        return (
+            f"{text} Not compared is what is NaN or infinite with the plan and without: in "
+            f"{len(self.not_finite)} outputs, of `{most.path}` {most.not_finite} of {most.size} "
+            "numbers."
         )
 
 
 def verify(step: Callable[..., Any], *args: Any, plan: Plan) -> Verified:
     """Runs the step with the plan and without, and compares every output.
 
-    Raises an error that names the worst output where they differ by more than rounding. Shapes in
-    place of arrays are filled with random values.
+    Raises an error that names the worst output where they differ by more than rounding, or where
+    nothing of an output is finite. Shapes in place of arrays are filled with random values.
     """
     plan = plan.bind(step, *args)
-    assert plan.bound is not None
-    graph = plan.bound.analysis.graph
-    return run_alone(step, args, graph, plan.mesh.devices.flat[0]).verify(plan)
+    analysis = plan.known("verify").analysis
+    graph = analysis.graph
+    if not find_feedback(graph, analysis.grouping.parameters):
+        warnings.warn(TRAINS_NOTHING, PlanWarning, stacklevel=2)
+    return run_alone(step, args, graph, plan.mesh.devices.flat[0], plan.mesh).verify(plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +134,6 @@ class Reference:
     """What a step computes alone, from given arguments and from those moved. Many plans may be
     compared with it."""
 
-    step: Callable[..., Any]
     args: tuple[Any, ...]
     paths: tuple[str, ...]
     expected: list[Any]
@@ -106,9 +141,11 @@ class Reference:
     rounding: Rounding
 
     def verify(self, plan: Plan) -> Verified:
-        """Runs the step under a plan and compares."""
-        planned = plan.jit(self.step, donate_argnums=())
-        got = jax.device_get(jax.tree.leaves(planned(*plan.place(*self.args))))
+        """Runs the step under a plan that knows it, and compares."""
+        planned = jit_bound(plan.known("verify"), plan.mesh, ())
+        placed = place_arrays(plan.mesh, plan.arguments, plan.argument_names, self.args)
+        with without_mesh():
+            got = jax.device_get(jax.tree.leaves(planned(*placed)))
         rows = zip(self.paths, self.expected, got, zip(*self.moved, strict=True), strict=True)
         errors = [compare(path, x, y, moved, self.rounding) for path, x, y, moved in rows]
         errors.sort(key=lambda error: error.ratio, reverse=True)
@@ -120,26 +157,45 @@ class Reference:
                 f"{wrong[0].allowed:.3g} ({len(wrong)} of {len(errors)} outputs differ). This is a "
                 "bug of cfp or of the compiler: please report it with the plan file."
             )
-        return Verified(tuple(errors))
+        verified = Verified(tuple(errors))
+        verified.check_finite()
+        return verified
 
 
 def run_alone(
-    step: Callable[..., Any], args: Sequence[Any], graph: Graph, device: jax.Device
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    graph: Graph,
+    device: jax.Device,
+    mesh: Mesh | None = None,
 ) -> Reference:
-    """Runs the step unsharded on one device, and again with moved arguments."""
-    given = jax.device_put(fill(graph, args), device)
-    alone = jax.jit(lambda *a: step(*a))  # a function of its own: donates nothing
+    """Runs the step unsharded on one device, and again with moved arguments. The user's arguments
+    stay as they are, live objects too.
+
+    A step that itself says how tensors lie cannot run on one device: it runs on `mesh`, from
+    arguments that are whole on every device.
+    """
+    alone = jax.jit(graph.calling.pure(step))  # a function of its own: donates nothing
 
     def run(args: Any) -> list[Any]:
         return jax.device_get(jax.tree.leaves(alone(*args)))  # type: ignore[no-any-return]
 
-    moved = [run(move(graph, given, seed)) for seed in range(RUNS)]
-    return Reference(step, given, graph.output_paths, run(given), moved, rounding_of(graph))
+    # told a device alone, JAX still takes the arrays for ones on their former mesh
+    where: Sharding = SingleDeviceSharding(device)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(without_mesh())
+        if graph.own_constraints and mesh is not None:
+            stack.enter_context(jax.set_mesh(auto_mesh(mesh)))
+            where = sharding(auto_mesh(mesh), whole(len(mesh.axis_names)))
+        given = jax.device_put(fill(graph, args), where)
+        moved = [run(move(graph, given, seed)) for seed in range(RUNS)]
+        expected = run(given)
+    return Reference(given, graph.output_paths, expected, moved, rounding_of(graph))
 
 
 def fill(graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments, with arrays in place of shapes."""
-    leaves, tree = jax.tree.flatten(tuple(args))
+    """Returns the arguments as arrays, random ones in place of shapes."""
+    leaves, tree = jax.tree.flatten(graph.calling.arrays(args))
     examples = None
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -151,7 +207,7 @@ def fill(graph: Graph, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def rounding_of(graph: Graph) -> Rounding:
-    """From the floating-point types of all tensors of the step."""
+    """Returns the rounding of a step, from the floating-point types of all its tensors."""
     finfo: Any = jnp.finfo
     types = {value.dtype for value in graph.values}
     found = [float(finfo(t).eps) for t in types if jnp.issubdtype(t, jnp.inexact)]
@@ -160,7 +216,7 @@ def rounding_of(graph: Graph) -> Rounding:
 
 
 def move(graph: Graph, args: Sequence[Any], seed: int) -> Any:
-    """The arguments with every floating-point number moved a little."""
+    """Returns the arguments with every floating-point number moved a little."""
     random = np.random.default_rng(seed)
     distance = rounding_of(graph).times(MOVED)
 
@@ -176,7 +232,8 @@ def move(graph: Graph, args: Sequence[Any], seed: int) -> Any:
 def compare(
     path: str, expected: Any, got: Any, moved: Sequence[Any], rounding: Rounding
 ) -> OutputError:
-    """One output. Numbers that are not finite must be the same on both sides."""
+    """Returns how one output differs. Numbers that are not finite must be the same on both sides,
+    and are counted."""
     if is_key(expected.dtype):
         expected, got = jax.random.key_data(expected), jax.random.key_data(got)
         moved = [jax.random.key_data(m) for m in moved]
@@ -187,7 +244,7 @@ def compare(
     finite = np.isfinite(x)
     same = np.array_equal(x[~finite], y[~finite], equal_nan=True) and np.isfinite(y[finite]).all()
     if not same:
-        return OutputError(path, float("inf"), 0.0)
+        return OutputError(path, float("inf"), 0.0, x.size)
 
     def largest(difference: Any) -> float:
         return float(np.max(np.abs(difference), where=np.isfinite(difference), initial=0.0))
@@ -197,7 +254,7 @@ def compare(
     allowed = change * (MAGNIFIED if change < NOISE * size else NOISE_MAGNIFIED)
     if jnp.issubdtype(expected.dtype, jnp.inexact):
         allowed += rounding.times(ALLOWED) * size
-    return OutputError(path, largest(kept - y[finite]), allowed)
+    return OutputError(path, largest(kept - y[finite]), allowed, x.size, x.size - kept.size)
 
 
 def _numbers(array: Any) -> Any:

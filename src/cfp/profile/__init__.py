@@ -1,13 +1,26 @@
-"""Stage 4: every candidate of every distinct segment, measured on the real devices."""
+"""Stage 4 measures the options of every distinct segment on the real devices.
+
+Four rooms, each with a docstring that lists its files, and three files on top. What is imported
+points up this list, never down (a test keeps it so):
+
+    runners/      where programs run: in this process, in a worker, over several processes
+    programs/     what to measure: segment kinds and their options, crossings, keys
+    measure/      how: campaigns, rounds, drift, statistics, the store, and costs
+    explore/      which options, in which order, and when to stop
+    profile.py    what profiling returns: `Profile`
+    profiler.py   the stages of profiling a step, in order
+    api.py        the entries: `profile`, and `open_campaign` for whoever measures something else
+"""
 
 from cfp.profile.api import profile
-from cfp.profile.boundary import Boundary, Crossing
-from cfp.profile.kinds import Kind, Option
-from cfp.profile.machine import Machine
-from cfp.profile.profile import Cost, Profile, SegmentProfile
-from cfp.profile.progress import Progress
-from cfp.profile.store import Store, StoreWarning
-from cfp.profile.turns import Effort
+from cfp.profile.measure.costs import Cost, SegmentProfile
+from cfp.profile.measure.progress import Progress
+from cfp.profile.measure.rounds import Effort
+from cfp.profile.measure.store import Store, StoreWarning
+from cfp.profile.profile import Profile
+from cfp.profile.programs.boundary import Boundary, Crossing
+from cfp.profile.programs.kinds import Kind, Option
+from cfp.profile.programs.machine import Machine
 
 __all__ = [
     "Boundary",

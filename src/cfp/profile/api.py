@@ -7,29 +7,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
 from cfp.cluster import Team
 from cfp.errors import CfpError
-from cfp.profile.boundary import find_crossings
-from cfp.profile.campaign import Campaign
-from cfp.profile.in_process import InProcessRunner
-from cfp.profile.kinds import find_kinds
-from cfp.profile.machine import Machine
-from cfp.profile.network import find_network
-from cfp.profile.process import ProcessRunner
-from cfp.profile.profile import Profile
+from cfp.layouts import auto_mesh
+from cfp.profile.explore.scope import Scope
+from cfp.profile.measure.budget import Budget
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.network import find_network
+from cfp.profile.measure.progress import Progress
+from cfp.profile.measure.rounds import USUAL, Effort
+from cfp.profile.measure.store import Store
+from cfp.profile.profile import Profile, pack_profile, unpack_profile
 from cfp.profile.profiler import measure_segments, new_campaign
-from cfp.profile.progress import Progress
-from cfp.profile.runner import Runner
-from cfp.profile.scope import Scope
-from cfp.profile.store import Store
-from cfp.profile.team_runner import TeamRunner
-from cfp.profile.together import can_isolate, open_runner, together
-from cfp.profile.turns import USUAL, Effort
+from cfp.profile.programs.machine import Machine
+from cfp.profile.runners.in_process import InProcessRunner
+from cfp.profile.runners.process import ProcessRunner
+from cfp.profile.runners.runner import Runner
+from cfp.profile.runners.shared_decision import can_isolate, decide_together, open_runner
+from cfp.profile.runners.team_runner import TeamRunner
+from cfp.trace.runtime import without_mesh
 
 
 def profile(
@@ -52,35 +52,38 @@ def profile(
     every segment instead of those that may be best. Optimizer state (ZeRO-1) and parameters (FSDP)
     split further are tried with the fastest option of a segment, and with more of them where that
     gains; `lean` tries them with several anyway, which `memory_limit_bytes` does by itself where
-    the fastest options exceed it. After `budget_s` seconds what there is is returned.
+    the fastest options exceed it. After `budget_s` seconds it returns what was measured.
 
     Programs run in a worker process unless `isolate` is False; by default they do where devices can
     be opened twice.
 
     On a mesh of several processes every process calls this alike; process 0 decides, and has the
-    store. `team` is those processes where they have met before (`cfp.cluster.meet`).
+    store. `team` is those processes where they have met before (`cfp.cluster.rendezvous`).
     """
-    _check(analysis, mesh, budget_s)
-    scope = Scope(
-        lean=lean,
-        exhaustive=exhaustive,
-        budget_s=budget_s,
-        memory_limit_bytes=memory_limit_bytes,
-    )
+    mesh = auto_mesh(mesh)
+    _check(analysis, mesh)
+    budget = Budget.of(budget_s)
+    scope = Scope(lean=lean, exhaustive=exhaustive, memory_limit_bytes=memory_limit_bytes)
 
     def decide(team: Team | None) -> Profile:
         with open_campaign(
-            mesh, cache_dir=cache_dir, isolate=isolate, effort=effort, progress=progress, team=team
+            mesh,
+            cache_dir=cache_dir,
+            isolate=isolate,
+            effort=effort,
+            progress=progress,
+            team=team,
+            budget=budget,
         ) as campaign:
             return measure_segments(campaign, analysis, mesh, scope)
 
-    return together(
+    return decide_together(
         mesh,
         team,
         isolate,
         decide,
-        pack=_without_programs,
-        unpack=lambda found: _with_programs(found, analysis),
+        pack=pack_profile,
+        unpack=lambda data: unpack_profile(data, analysis),
     )
 
 
@@ -93,11 +96,15 @@ def open_campaign(
     effort: Effort | None = None,
     progress: Progress | None = None,
     team: Team | None = None,
+    budget: Budget | None = None,
 ) -> Iterator[Campaign]:
-    """The store and a runner for the devices of a mesh, to measure segments and full steps with.
+    """Opens the store and a runner for the devices of a mesh, to measure segments and full steps
+    with.
 
-    Options as of `profile`. With a `team`, whose leader this is, all its processes measure."""
+    Options as of `profile`. With a `team`, whose leader this is, all its processes measure. While
+    it is open, no mesh of `jax.set_mesh` is in force: programs have their own."""
     progress = progress or Progress()
+    budget = budget or Budget.of(None)
     runner: Runner
     if team is not None:
         runner = TeamRunner(team, functools.partial(open_runner, team, mesh, isolate))
@@ -105,38 +112,23 @@ def open_campaign(
         runner = ProcessRunner(mesh)
     else:
         runner = InProcessRunner(mesh)
+    runner.ends = budget.ends
     try:
-        with Store.open(cache_dir) as store:
+        with without_mesh(), Store.open(cache_dir, budget.ends) as store:
             machine = Machine.of(mesh)
             if team is not None:
                 progress.stage("measuring the network")
                 machine = machine.on(mesh, team.host_numbers())
                 network = find_network(runner, store, machine, mesh)
                 machine = replace(machine, network=network)
-            yield new_campaign(machine, runner, store, effort or USUAL, progress)
+            yield new_campaign(machine, runner, store, effort or USUAL, progress, budget)
     finally:
         runner.close()
 
 
-def _without_programs(found: Profile) -> Profile:
-    """What can be sent to a process that has the same analysis."""
-    nothing: Any = None
-    segments = [replace(segment, kind=nothing) for segment in found.segments]
-    return replace(found, segments=tuple(segments), crossings=())
-
-
-def _with_programs(found: Profile, analysis: Analysis) -> Profile:
-    kinds = find_kinds(analysis)
-    pairs = zip(found.segments, kinds, strict=True)
-    segments = tuple(replace(segment, kind=kind) for segment, kind in pairs)
-    return replace(found, segments=segments, crossings=find_crossings(analysis, kinds))
-
-
-def _check(analysis: Analysis, mesh: Mesh, budget_s: float | None) -> None:
+def _check(analysis: Analysis, mesh: Mesh) -> None:
     if analysis.mesh_shape != mesh.devices.shape:
         raise CfpError(
             f"The step was analysed for a mesh of {analysis.mesh_shape}, not "
             f"{mesh.devices.shape}: analyse it for this mesh."
         )
-    if budget_s is not None and not budget_s > 0:
-        raise CfpError(f"`budget` is {budget_s:g} s: give a time such as '5m', or none.")

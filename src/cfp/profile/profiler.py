@@ -24,66 +24,57 @@ from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import Layout, Layouts
 from cfp.layouts.state import State
-from cfp.profile import full_step
-from cfp.profile.boundary import Crossing, find_crossings
-from cfp.profile.campaign import Campaign
-from cfp.profile.factors import OptionExplorer
-from cfp.profile.kinds import Kind, Option, find_kinds
-from cfp.profile.ledger import Ledger
-from cfp.profile.machine import Machine
+from cfp.profile.explore.factors import OptionExplorer
+from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
+from cfp.profile.explore.scope import Scope
+from cfp.profile.explore.states import measure_states, memory_counts
+from cfp.profile.measure.budget import Budget, FullStep
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.ledger import Ledger
+from cfp.profile.measure.outlook import FULL_STEP, Ahead
+from cfp.profile.measure.progress import Progress
+from cfp.profile.measure.rounds import Effort, OutOfTime
+from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile
-from cfp.profile.progress import Progress
-from cfp.profile.requests import (
+from cfp.profile.programs.boundary import find_interfaces
+from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.lower import check_callbacks
+from cfp.profile.programs.machine import Machine
+from cfp.profile.programs.requests import (
     Resharding,
-    cut_requests,
+    extract_requests,
     idle_request,
     resharding_request,
 )
-from cfp.profile.runner import Runner
-from cfp.profile.scope import Scope
-from cfp.profile.states import measure_states, memory_counts
-from cfp.profile.store import Store
-from cfp.profile.turns import Effort, OutOfTime
+from cfp.profile.runners.runner import Runner
 
-IDLE = (2, 64)  # arguments of the programs that do nothing
-BATCH = 8  # options asked of an explorer at once
+IDLE = (2, 64)  # arguments of the programs that do nothing: a line through both is the overhead
+BATCH = 8  # options asked of an explorer at once, two waves: more would be chosen knowing less
 HURRIED = 4  # with a budget, of all explorers: what was measured soon steers what is
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
-LAID_OUT = 64  # options laid out at once where all are measured
-LEFT = 0.3  # of the budget, at the least, for the full steps that follow
-LEFT_AT_MOST = 0.5
-EXPLORED = 0.8  # of the rest, at the most, is over when exploring options ends
+LAID_OUT = 64  # options laid out at once where all are measured: a second or two of waiting
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
-ALONE = 2  # options of a segment that are measured alone, besides two in a row
-
-
-def measure(
-    analysis: Analysis,
-    mesh: Mesh,
-    runner: Runner,
-    store: Store,
-    *,
-    scope: Scope,
-    effort: Effort,
-    progress: Progress,
-) -> Profile:
-    """Measures what the store does not have. The runner is the caller's to close."""
-    campaign = new_campaign(Machine.of(mesh), runner, store, effort, progress)
-    return measure_segments(campaign, analysis, mesh, scope)
 
 
 def new_campaign(
-    machine: Machine, runner: Runner, store: Store, effort: Effort, progress: Progress
+    machine: Machine,
+    runner: Runner,
+    store: Store,
+    effort: Effort,
+    progress: Progress,
+    budget: Budget,
 ) -> Campaign:
-    """For programs on this machine, without a deadline."""
+    """Returns a campaign for programs on this machine; the runner learns when the budget ends."""
     overlap = machine.platform != "cpu"
-    return Campaign(runner, store, machine, effort, progress, overlap, math.inf)
+    runner.ends = budget.ends
+    return Campaign(runner, store, machine, effort, progress, overlap, budget)
 
 
 def measure_segments(campaign: Campaign, analysis: Analysis, mesh: Mesh, scope: Scope) -> Profile:
-    """Measures with a campaign that may have measured other things before. Its overhead, anchor
-    and deadline are set, and stay."""
+    """Measures with a campaign that may have measured other things before. Its overhead and anchor
+    are set, and its budget learns what a full step takes."""
+    check_callbacks(analysis.graph)
     return _Profiler(analysis, mesh, campaign, scope).run()
 
 
@@ -99,14 +90,13 @@ class _Profiler:
         self.start = time.monotonic()
         self.machine = self.campaign.machine
         self.kinds = find_kinds(self.analysis, self.scope.outer)
-        self.crossings: tuple[Crossing, ...] = find_crossings(self.analysis, self.kinds)
-        self._leave(0.0)  # until there is a plan: without one nothing follows
-        self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.crossings)
+        self.interfaces = find_interfaces(self.analysis, self.kinds)
+        self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.interfaces.crossings)
         self.finished = [False] * len(self.kinds)
         self.tight = False  # memory counts
 
     def run(self) -> Profile:
-        stages = [
+        stages = [  # as `forecast.Stage` counts them
             ("what starting a program takes", self._overhead),
             ("the first option of every segment", self._first),
             ("reshardings", self._reshard),
@@ -116,9 +106,13 @@ class _Profiler:
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
         ]
+        scope = self.scope
+        self.options = options_ahead(self.kinds, scope.exhaustive, scope.sample)
         for i, (name, stage) in enumerate(stages):
+            self._forecast(Stage(i))
             try:
-                stage()
+                with self.campaign.until(self._deadline(Stage(i))):
+                    stage()
             except OutOfTime:
                 self.missing.append(name)
                 if stage == self._first:  # nothing to go on with
@@ -126,6 +120,14 @@ class _Profiler:
                     break
         self.campaign.settle()
         return self._profile()
+
+    def _forecast(self, stage: Stage) -> None:
+        """Tells the campaign what comes after what it is asked for."""
+        boundaries = len({crossing.boundary for crossing in self.interfaces.crossings})
+        budget = self.campaign.budget
+        full_steps = budget.choosing + budget.confirming
+        after = programs_after(stage, self.kinds, boundaries, self.options, full_steps)
+        self.campaign.outlook.later = after
 
     def _overhead(self) -> None:
         few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
@@ -135,42 +137,38 @@ class _Profiler:
 
     def _first(self) -> None:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
+        one = self._full_step()
+        self.campaign.budget = self.campaign.budget.knowing(one)
+        self.campaign.outlook.expect_each(FULL_STEP, one.choosing_s)
 
-    def _leave(self, share: float) -> None:
-        """So much of the budget to what follows."""
-        budget_s = math.inf if self.scope.budget_s is None else self.scope.budget_s
-        self.campaign.deadline = self.start + (1 - share) * budget_s
+    def _deadline(self, stage: Stage) -> float:
+        """Returns when a stage must end. Without a plan nothing follows, so what it takes to have
+        one may take all of the budget."""
+        budget = self.campaign.budget
+        if stage < Stage.OPTIONS:
+            return budget.ends
+        return budget.explored if stage == Stage.OPTIONS else budget.profiled
 
-    def _full_step_s(self) -> float:
-        """What measuring one will take, as far as the first option of every segment tells."""
+    def _full_step(self) -> FullStep:
+        """Returns what one will take, as far as the first option of every segment tells."""
         step_s = compile_s = 0.0
         for kind in self.kinds:
-            happens = len(self.analysis.distinct_segments[kind.index].occurrences)
+            occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
             step_s += self._takes_s(kind, _first(kind))
             in_a_row = 1 if kind.chained is None else 2
             for request in self.ledger.ask(kind, _first(kind)):
-                compile_s += happens * self.campaign.known[request.key].compile_s / in_a_row
-        return full_step.runs(step_s) * step_s + compile_s
+                compile_s += occurrences * self.campaign.known[request.key].compile_s / in_a_row
+        return FullStep(compile_s, step_s)
 
     def _explore(self) -> None:
-        """Leaves some of the budget for full steps, and for what else is measured of the best
-        options."""
-        if self.scope.budget_s is not None and self.scope.full_steps:
-            needs = self.scope.full_steps * self._full_step_s() / self.scope.budget_s
-            self._leave(min(max(needs, LEFT), LEFT_AT_MOST))
-        end = self.campaign.deadline
-        self.campaign.deadline = self.start + EXPLORED * (end - self.start)
-        try:
-            self._explore_options()
-        finally:
-            self.campaign.deadline = end
-
-    def _explore_options(self) -> None:
         if self.scope.exhaustive:
             sample = self.scope.sample
             for kind in self.kinds:
                 options = iter(_all(kind, sample))
                 while some := list(itertools.islice(options, LAID_OUT)):
+                    left = max(self.options[kind.index].high - len(some), 0)
+                    self.options[kind.index] = Ahead(left, left)
+                    self._forecast(Stage.OPTIONS)
                     self.ledger.measure((kind, option) for option in some)
             self.finished = [True] * len(self.kinds)
             return
@@ -189,14 +187,16 @@ class _Profiler:
             asked = [one for one in in_turn if one is not None]  # if time ends, of every segment
             if not asked:
                 return
+            self.options = [explorers[kind.index].ahead() for kind in self.kinds]
+            self._forecast(Stage.OPTIONS)
             self.ledger.measure(asked)
             for kind, option in asked:
                 self._tell(explorers[kind.index], kind, option)
 
     def _batches(self) -> list[int]:
-        """How many options to try of each segment: with a budget by the share of a step that its
-        occurrences take."""
-        if self.scope.budget_s is None:
+        """Returns how many options to try of each segment: with a budget by the share of a step
+        that its occurrences take."""
+        if not self.campaign.budget.limited:
             return [BATCH] * len(self.kinds)
         fastest = [next(iter(self.ledger.ranked(kind)), _first(kind)) for kind in self.kinds]
         times_s = [*map(self._takes_s, self.kinds, fastest)]
@@ -204,10 +204,11 @@ class _Profiler:
         return [max(1, math.ceil(HURRIED * time_s / total_s)) for time_s in times_s]
 
     def _takes_s(self, kind: Kind, option: Option) -> float:
-        """In a step, where all occurrences of the segment choose it; 0 where it does not run."""
+        """Returns what a segment takes in a step where all its occurrences choose this option; 0
+        where it does not run."""
         cost = self.ledger.cost(kind, option)
-        happens = len(self.analysis.distinct_segments[kind.index].occurrences)
-        return 0.0 if cost is None else happens * cost.time_s
+        occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
+        return 0.0 if cost is None else occurrences * cost.time_s
 
     def _tell(self, explorer: OptionExplorer, kind: Kind, option: Option) -> None:
         cost = self.ledger.cost(kind, option)
@@ -222,14 +223,16 @@ class _Profiler:
         measure_states(self.ledger, self.scope, thorough=self.tight)
 
     def _reshard_leading(self) -> None:
-        """Before anything else that a budget may have no time for."""
+        """Measures the reshardings between the fastest options, before anything else that a budget
+        may have no time for."""
         self._reshard(LEADING)
 
     def _reshard(self, leading: int | None = None) -> None:
-        """Every pair of layouts that options on the two sides of a boundary may need, those of fast
-        options first. `leading`: of so many layouts, those of the fastest options."""
+        """Measures every pair of layouts that options on the two sides of a boundary may need,
+        those of fast options first. With `leading`, only that many layouts of the fastest options
+        count."""
         wanted: list[tuple[int, Resharding]] = []
-        for boundary in dict.fromkeys(crossing.boundary for crossing in self.crossings):
+        for boundary in dict.fromkeys(crossing.boundary for crossing in self.interfaces.crossings):
             sides = []
             for end in (boundary.source, boundary.target):
                 lie: dict[Layout, tuple[Layouts, ...]] = {}
@@ -254,7 +257,7 @@ class _Profiler:
                 fastest = (self.ledger.ranked(kind, state)[:ALONE] for state in states)
                 for option in itertools.chain(*fastest):
                     layouts = self.ledger.layouts[kind.index][option]
-                    (request,) = cut_requests(self.machine, self.mesh, kind, option, layouts)
+                    (request,) = extract_requests(self.machine, self.mesh, kind, option, layouts)
                     self.ledger.alone[kind.index][option] = request
         self.campaign.measure(request for found in self.ledger.alone for request in found.values())
 
@@ -269,7 +272,7 @@ class _Profiler:
             segments=tuple(
                 self.ledger.segment(kind, self.finished[kind.index]) for kind in self.kinds
             ),
-            crossings=self.crossings,
+            interfaces=self.interfaces,
             reshardings={what: found for what, found in times.items() if found is not None},
             base_s=campaign.base_s,
             each_s=campaign.each_s,
@@ -294,5 +297,5 @@ def _all(kind: Kind, sample: int | None) -> Iterable[Option]:
 
 
 def _work(kind: Kind) -> float:
-    cut = kind.cuts[0]
+    cut = kind.extracts[0]
     return sum(flops(equation.op) for equation in cut.graph.equations if equation.op.map)

@@ -1,15 +1,16 @@
-"""What people read: terminal tables, and a page. Reads values only."""
+"""The report is what people read: terminal tables, and a page. It reads values and changes none."""
 
 from cfp.report.analysis import show_analysis
 from cfp.report.comparison import show_comparison
 from cfp.report.page import render_page, write_page
-from cfp.report.plan import show_plan
+from cfp.report.plan import plan_text, show_plan
 from cfp.report.planned import show_planned
 from cfp.report.profile import profile_to_json, show_profile
 from cfp.report.progress import TerminalProgress
 
 __all__ = [
     "TerminalProgress",
+    "plan_text",
     "profile_to_json",
     "render_page",
     "show_analysis",

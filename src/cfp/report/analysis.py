@@ -9,23 +9,33 @@ from rich.markup import escape
 from rich.table import Table
 
 from cfp.analysis import Analysis
-from cfp.blocks import Block
+from cfp.blocks import REPLICATED, Block, legend
+from cfp.report.text import line
 from cfp.segments import DistinctSegment
 from cfp.trace import Graph, source_line
 
 
 def show_analysis(analysis: Analysis, console: Console) -> None:
-    """Distinct segments with their search spaces, then their blocks."""
+    """Prints the distinct segments with their search spaces, then their blocks."""
     shape = "x".join(map(str, analysis.mesh_shape))
-    happening = sum(len(segment.blocks) * segment.trips for segment in analysis.segments)
+    happening = sum(len(segment.blocks) * segment.times for segment in analysis.segments)
     console.print(
         f"{len(analysis.graph.equations)} equations, {happening} ParallelBlocks, "
-        f"{sum(segment.trips for segment in analysis.segments)} segments, "
+        f"{sum(segment.times for segment in analysis.segments)} segments, "
         f"{len(analysis.distinct_segments)} distinct; mesh {shape}; "
         f"{analysis.seconds:.2f} s of which JAX traced {analysis.trace_s:.2f} s"
     )
     console.print(_kinds_table(analysis))
     console.print(_blocks_table(analysis))
+    shown = [analysis.segments[kind.representative] for kind in analysis.distinct_segments]
+    words = [
+        candidates_text(analysis.blocks[block], analysis.mesh_shape)
+        for segment in shown
+        for block in segment.blocks
+    ]
+    console.print(line(legend(words)))
+    for note in analysis.notes:
+        console.print(line(note))
     opaque = Counter(equation.primitive for equation in analysis.graph.opaque())
     if opaque:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(opaque.items()))
@@ -39,7 +49,7 @@ def _kinds_table(analysis: Analysis) -> Table:
     for kind in analysis.distinct_segments:
         table.add_row(
             str(kind.index),
-            str(kind.trips),
+            str(kind.times),
             str(len(kind.strategies)),
             space_text(kind),
             kind.fingerprint,
@@ -48,7 +58,7 @@ def _kinds_table(analysis: Analysis) -> Table:
 
 
 def space_text(kind: DistinctSegment) -> str:
-    """The size of a search space as the paper writes it: `3^4 = 81`."""
+    """Returns the size of a search space as the paper writes it: `3^4 = 81`."""
     runs = sorted(Counter(kind.strategies).items())
     product = " · ".join(f"{base}^{power}" if power > 1 else str(base) for base, power in runs)
     return f"{product} = {kind.space}" if len(kind.strategies) > 1 else str(kind.space)
@@ -72,7 +82,8 @@ def _blocks_table(analysis: Analysis) -> Table:
 
 
 def seeds_text(block: Block, graph: Graph) -> str:
-    """What each seed multiplies: arguments by their path, all else by shape and source line."""
+    """Returns what each seed multiplies: arguments by their path, all else by shape and source
+    line."""
     lines = []
     for seed in block.seeds:
         equation = graph.equations[seed]
@@ -86,12 +97,13 @@ def seeds_text(block: Block, graph: Graph) -> str:
 
 
 def candidates_text(block: Block, mesh_shape: tuple[int, ...]) -> str:
-    """Candidate names with their extents; those no axis divides are in parentheses."""
+    """Returns the candidates' names with their extents; those that no axis divides are in
+    parentheses."""
     words = []
     for candidate in block.candidates:
         fits = any(candidate.allows(size) for size in mesh_shape)
         text = f"{candidate.name} {candidate.extent}"
         words.append(text if fits else f"({text})")
     if block.cheap:
-        words.append("replicated")
+        words.append(REPLICATED)
     return ", ".join(words)

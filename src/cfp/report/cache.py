@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from cfp.memory_size import bytes_text
-from cfp.profile.store import Record, Store
+from cfp.profile.measure.store import Record, Store
 from cfp.report.text import add_row, line, new_table
 
 
 def show_cache(store: Store, console: Console) -> None:
-    """A row for each environment and kind of program, the newest first."""
+    """Prints a row for each environment and kind of program, the newest first."""
     groups = _group(store)
     if not groups:
         console.print(line(f"No measurements yet in {store.path}."), soft_wrap=True)
@@ -40,7 +40,7 @@ def show_cache(store: Store, console: Console) -> None:
 
 
 def cache_to_json(store: Store) -> dict[str, Any]:
-    """Times are seconds since 1970."""
+    """Returns what `show_cache` prints as plain data; times are seconds since 1970."""
     groups = _group(store)
     return {
         "path": str(store.path),
@@ -76,7 +76,8 @@ class _Group:
 
 
 def _group(store: Store) -> list[_Group]:
-    """A program's kind is its name up to the colon: `layer` of `layer: rows, columns`."""
+    """Returns the measurements grouped by environment and kind of program, which is its name up to
+    the colon: `layer` of `layer: batch, batch`."""
     found: dict[str, dict[str, list[Record]]] = {}
     for record in store.entries():
         kinds = found.setdefault(record.environment, {})

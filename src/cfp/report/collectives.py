@@ -103,7 +103,7 @@ def _fold_collectives(plan: Plan, collectives: Sequence[Collective]) -> list[_Se
 
 
 def _places(plan: Plan) -> dict[tuple[int | None, int | None], int]:
-    """(segment, block of the step) -> which of the segment's blocks it is."""
+    """Returns a dict: (segment, block of the step) -> which of the segment's blocks it is."""
     found: dict[tuple[int | None, int | None], int] = {}
     block = 0
     for index, segment in enumerate(plan.segments):

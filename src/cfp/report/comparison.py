@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from cfp.compare import Comparison
 from cfp.memory_size import bytes_text
-from cfp.report.text import add_row, new_table, range_text, time_text
+from cfp.planning.compare import Comparison
+from cfp.report.text import add_row, new_table, part_text, range_text, time_text
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Fastest first."""
+    """Prints the measured plans, fastest first, and then those that do not run."""
     table = new_table(
-        f"Full steps, {comparison.rounds} rounds in turn (+-: 95 % sure)",
+        f"Full steps, {comparison.rounds} rounds of every plan (+-: 95 % interval)",
         "plan",
         "median",
         "+-",
-        "to the fastest",
+        "ratio to the fastest",
         "computing",
         "sending",
         "memory",
@@ -32,18 +32,17 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for one, label in zip(comparison.plans, labels, strict=True):
         if one.failed is not None:
             continue
-        parts = [
-            "-" if seconds is None else time_text(seconds)
-            for seconds in (one.compute_s, one.communication_s)
-        ]
+        parts = map(part_text, (one.compute_s, one.communication_s))
         fastest = one is comparison.plans[0]
-        tie = " tie" if one.ties and not fastest else ""
+        between = ""
+        if one.ratio_low is not None and one.ratio_high is not None:
+            between = f" ({one.ratio_low:.3f}-{one.ratio_high:.3f})"
         add_row(
             table,
             label,
             time_text(one.time_s),
             range_text(one.time_s, one.low_s, one.high_s),
-            "1" if fastest else f"{one.ratio:.3f} ({one.ratio_low:.3f}-{one.ratio_high:.3f}){tie}",
+            "1" if fastest else f"{one.ratio:.3f}{between} {one.verdict}",
             *parts,
             bytes_text(one.memory_bytes),
         )
@@ -54,7 +53,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Plan files without their folders, where that tells them apart: columns are narrow."""
+    """Returns short names: plan files without their folders where those are not needed."""
     short = [os.path.basename(name) or name for name in names]
     often = Counter(short)
     return [name if often[s] > 1 else s for name, s in zip(names, short, strict=True)]

@@ -3,65 +3,141 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from cfp.blocks import legend
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
-from cfp.plan.evidence import Evidence, FrontierPoint, MeasuredStep, SegmentCost, tied
-from cfp.report.text import add_row, line, new_table, range_text, segments_text, time_text
+from cfp.plan.evidence import Evidence, FailedProgram, FrontierPoint, MeasuredStep, SegmentCost
+from cfp.report.text import (
+    add_row,
+    line,
+    new_table,
+    part_text,
+    range_text,
+    segments_text,
+    time_text,
+)
 
-MOST_POINTS = 8  # of the frontier
+MOST_POINTS = 8  # rows of the frontier's table, so that it fits a screen
+COLUMNS = "+-: 95 % interval; ratio and verdict: against the chosen plan"
+DIGITS = 9  # decimals of seconds: below a nanosecond, times differ only by rounding
 
 
 def show_evidence(plan: Plan, console: Console) -> None:
-    """Nothing for a plan that was not planned."""
+    """Prints why a plan was chosen; nothing for a plan that the planner did not make."""
     evidence = plan.evidence
     if evidence is None:
         return
     for said in evidence_lines(plan, evidence):
         console.print(line(said))
-    console.print(_segments_table(evidence.segments))
-    if evidence.steps:
-        console.print(_steps_table(evidence.steps))
-    for step in evidence.steps:
-        if step.failed is not None:
-            console.print(line(f"{step.name} does not run: {step.failed}"))
+    console.print(_segments_table(evidence))
+    console.print(line(splits_legend(evidence)))
+    for title, steps in measured_steps(evidence):
+        rows = step_rows(steps)
+        if any(row.why_not is None for row in rows):
+            console.print(_steps_table(f"{title} ({COLUMNS})", rows))
+        for row in rows:
+            if row.why_not is not None:
+                console.print(line(f"{row.name} {row.why_not}"))
     if len(evidence.frontier) > 1:
         console.print(_frontier_table(plan, evidence.frontier))
 
 
 def evidence_lines(plan: Plan, evidence: Evidence) -> list[str]:
-    """What was measured, under which limit, and how far off the prediction was."""
+    """Says what was measured, under which limit, and how far off the prediction was."""
     limit = evidence.memory_limit_bytes
     said = [
         f"{evidence.programs} programs, {evidence.loaded} of them measured before, in "
         f"{evidence.seconds:.0f} s.",
-        "Memory limit: none; the devices do not say what they have."
+        "Memory limit: none, because the devices do not say how much they have."
         if limit is None
         else f"Memory limit: {bytes_text(limit)} on each device.",
     ]
     if evidence.slack_bytes:
         said.append(
-            f"Memory is searched in steps: a plan that needs {bytes_text(evidence.slack_bytes)} "
-            "less than the limit is never missed."
+            "The search rounds memory up: no plan that needs "
+            f"{bytes_text(evidence.slack_bytes)} less than the limit is missed."
         )
-    if evidence.steps and plan.predicted is not None:
-        step, predicted = evidence.steps[0], plan.predicted
-        off = predicted.time_s / step.measured_s - 1
+    step, predicted = evidence.own, plan.predicted
+    if step is not None and predicted is not None:
+        off = predicted.time_s / step.time_s - 1
+        fresh = "" if step in evidence.confirmed else ", in the rounds that decided the choice"
         said.append(
-            f"Measured: {time_text(step.measured_s)} a step (predicted "
-            f"{time_text(predicted.time_s)}, {off:+.1%}), {bytes_text(step.memory_bytes)} on each "
-            f"device (predicted {bytes_text(predicted.memory_bytes)})."
+            f"Measured: {time_text(step.time_s)} a step{fresh} (predicted "
+            f"{time_text(predicted.time_s)}, {off:+.1%}), {bytes_text(step.memory_bytes or 0)} on "
+            f"each device (predicted {bytes_text(predicted.memory_bytes)})."
+        )
+    return [*said, *_failed_lines(evidence.failed)]
+
+
+def _failed_lines(failed: Sequence[FailedProgram]) -> list[str]:
+    """Says what does not run, those of one reason together, and how to have it tried again."""
+    by_reason: dict[str, list[str]] = {}
+    for one in failed:
+        by_reason.setdefault(one.reason, []).append(one.name)
+    said = []
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        said.append(f"Left out because it does not run: {names[0]}{more} ({reason}).")
+    recorded = sum(one.recorded for one in failed)
+    if recorded:
+        said.append(
+            f"{recorded} failure{'s are' if recorded > 1 else ' is'} recorded and not tried again: "
+            "`cfp cache prune --failed` forgets them."
         )
     return said
 
 
-def _segments_table(segments: Sequence[SegmentCost]) -> Table:
-    """Those that are split alike together; the figures are of one of them."""
+def splits_legend(evidence: Evidence) -> str:
+    """Returns what the words for splits in the tables mean."""
+    segments = [segment.splits for segment in evidence.segments]
+    return legend(segments + [point.splits for point in evidence.frontier])
+
+
+def segment_rows(evidence: Evidence) -> list[tuple[str, SegmentCost]]:
+    """Returns the rows that the predicted time consists of: what the segments that are split alike
+    cost together, and what starting the step takes. They add up to the prediction."""
+    groups: dict[object, list[int]] = {}
+    for i, one in enumerate(evidence.segments):
+        parts_s = (one.segment_s, one.compute_s, one.communication_s, one.resharding_s)
+        near = [None if part_s is None else round(part_s, DIGITS) for part_s in parts_s]
+        groups.setdefault((one.splits, one.kept_bytes, *near), []).append(i)
+    rows = []
+    for at in groups.values():
+        where = segments_text(at) + (f" (x{len(at)})" if len(at) > 1 else "")
+        rows.append((where, _together([evidence.segments[i] for i in at])))
+    start_s = evidence.start_s
+    if start_s:  # older plans do not say
+        rows.append(("", SegmentCost("starting the step", start_s, start_s, 0.0, 0.0, 0, 0)))
+    return rows
+
+
+def _together(some: Sequence[SegmentCost]) -> SegmentCost:
+    """Returns what segments that are split alike cost together."""
+    return SegmentCost(
+        splits=some[0].splits,
+        segment_s=sum(one.segment_s for one in some),
+        compute_s=_sum([one.compute_s for one in some]),
+        communication_s=_sum([one.communication_s for one in some]),
+        resharding_s=sum(one.resharding_s for one in some),
+        kept_bytes=sum(one.kept_bytes for one in some),
+        scratch_bytes=max(one.scratch_bytes for one in some),
+    )
+
+
+def _sum(parts_s: Sequence[float | None]) -> float | None:
+    """Returns the sum of the parts; None where some were not measured."""
+    known = [part_s for part_s in parts_s if part_s is not None]
+    return sum(known) if len(known) == len(parts_s) else None
+
+
+def _segments_table(evidence: Evidence) -> Table:
     table = new_table(
-        "Segments, as predicted",
+        "Predicted cost of the segments (a row is all that are split alike)",
         "segments",
         "splits, by block",
         "computing",
@@ -70,63 +146,101 @@ def _segments_table(segments: Sequence[SegmentCost]) -> Table:
         "memory",
     )
     _right(table, 2)
-    for at in group_segments(segments):
-        one = segments[at[0]]
+    for where, cost in segment_rows(evidence):
         add_row(
             table,
-            segments_text(at) + (f" (x{len(at)})" if len(at) > 1 else ""),
-            one.splits,
-            time_text(one.compute_s),
-            time_text(one.communication_s),
-            time_text(one.resharding_s),
-            bytes_text(one.kept_bytes),
+            where,
+            cost.splits,
+            part_text(cost.compute_s),
+            part_text(cost.communication_s),
+            time_text(cost.resharding_s),
+            bytes_text(cost.kept_bytes),
         )
     return table
 
 
-def group_segments(segments: Sequence[SegmentCost]) -> list[list[int]]:
-    """Those that are split alike, and cost the same, together."""
-    groups: dict[object, list[int]] = {}
-    for i, segment in enumerate(segments):
-        key = (segment.splits, segment.compute_s, segment.kept_bytes, segment.resharding_s)
-        groups.setdefault(key, []).append(i)
-    return list(groups.values())
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A measured step in words; one that was not measured has `why_not` instead of figures."""
+
+    name: str
+    chosen: bool
+    predicted: str = ""
+    measured: str = ""
+    spread: str = ""
+    ratio: str = ""
+    verdict: str = ""
+    memory: str = ""
+    why_not: str | None = None
 
 
-def _steps_table(steps: Sequence[MeasuredStep]) -> Table:
-    """Fastest first. The plan's own is the first of `steps`."""
-    table = new_table(
-        "Full steps, measured in turn (+-: 95 % sure)",
-        "plan",
-        "predicted",
-        "measured",
-        "+-",
-        "to the plan",
-        "memory",
+def measured_steps(evidence: Evidence) -> list[tuple[str, Sequence[MeasuredStep]]]:
+    """Returns the sets of full steps that were measured, each with a title."""
+    found = (
+        ("Full steps measured on fresh rounds", evidence.confirmed),
+        ("Full steps that decided the choice", evidence.steps),
     )
-    _right(table, 1)
-    ties = tied(steps)
-    ran = sorted((s for s in steps if s.failed is None), key=lambda step: step.measured_s)
-    table.columns[0].no_wrap = True
-    for step in ran:
-        name = f"{step.name}, chosen" if step is steps[0] else step.name
-        ratio = f"{step.measured_s / steps[0].measured_s:.2f}x"
-        add_row(
-            table,
-            name,
-            "-" if step.predicted_s is None else time_text(step.predicted_s),
-            time_text(step.measured_s),
-            range_text(step.measured_s, step.low_s, step.high_s),
-            f"{ratio} (tie)" if step in ties else ratio,
-            bytes_text(step.memory_bytes),
+    return [(title, steps) for title, steps in found if steps]
+
+
+def step_rows(steps: Sequence[MeasuredStep]) -> list[StepRow]:
+    """Returns the rows, fastest first and unmeasured last; `steps[0]` is the plan's own."""
+    own = steps[0]
+    rows = []
+    for step in sorted(steps, key=lambda step: (not step.ran, step.measured_s or 0.0)):
+        name = f"{step.name}, chosen" if step is own else step.name
+        if not step.ran:
+            rows.append(StepRow(name, step is own, why_not=step.why_not()))
+            continue
+        assert step.low_s is not None
+        assert step.high_s is not None
+        rows.append(
+            StepRow(
+                name,
+                step is own,
+                "-" if step.predicted_s is None else time_text(step.predicted_s),
+                time_text(step.time_s),
+                range_text(step.time_s, step.low_s, step.high_s),
+                *_beside(step, own),
+                bytes_text(step.memory_bytes or 0),
+            )
         )
+    return rows
+
+
+def _beside(step: MeasuredStep, own: MeasuredStep) -> tuple[str, str]:
+    """Returns `1.32x`, `slower`, by the rounds that both ran in; the ratio alone where they share
+    none."""
+    if step is own:
+        return "1", ""
+    if not own.ran:
+        return "-", ""
+    found = step.beside(own)
+    if found.ratio is None:
+        return f"{step.time_s / own.time_s:.2f}x", ""
+    return f"{found.ratio:.2f}x", str(found.verdict)
+
+
+def _steps_table(title: str, rows: Sequence[StepRow]) -> Table:
+    columns = ("predicted", "measured", "+-", "memory", "ratio", "verdict")
+    table = new_table(title, "plan", *columns)
+    _right(table, 1)
+    table.columns[-1].justify = "left"
+    table.columns[-1].no_wrap = False
+    for row in rows:
+        if row.why_not is None:
+            figures = (row.predicted, row.measured, row.spread, row.memory)
+            add_row(table, row.name, *figures, row.ratio, row.verdict)
     return table
 
 
 def _frontier_table(plan: Plan, frontier: Sequence[FrontierPoint]) -> Table:
-    """The ends, and points spread over the memory between them."""
+    """Returns a table of both ends of the frontier and points spread between them."""
     table = new_table(
-        "The fastest plans for their memory, as predicted", "memory", "time", "splits, by segment"
+        "The fastest predicted plan for each amount of memory",
+        "memory",
+        "time",
+        "splits, by segment",
     )
     for column in table.columns[:2]:
         column.justify = "right"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -12,19 +10,27 @@ import jinja2
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
-from cfp.plan.evidence import Evidence, FrontierPoint, MeasuredStep, SegmentCost, tied
-from cfp.report.evidence import evidence_lines, group_segments
-from cfp.report.text import range_text, segments_text, shape_text, spec_text, time_text
+from cfp.plan.evidence import Evidence, FrontierPoint
+from cfp.report.evidence import (
+    evidence_lines,
+    measured_steps,
+    segment_rows,
+    splits_legend,
+    step_rows,
+)
+from cfp.report.text import shape_text, spec_text, time_text
+from cfp.writing import write_whole
 
-LEFT, RIGHT, TOP, BOTTOM = 60.0, 620.0, 20.0, 222.0  # of the frontier's drawing
+WIDTH, HEIGHT, EDGE = (
+    560.0,
+    220.0,
+    8.0,
+)  # the frontier's drawing in pixels; its points keep off the edge
 
 
 def write_page(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Of a plan that was planned."""
-    try:
-        Path(path).write_text(render_page(plan), encoding="utf-8")
-    except OSError as error:
-        raise CfpError(f"Cannot write the report to {path}: {error.strerror}.") from error
+    """Writes the page about a plan that was planned."""
+    write_whole(path, render_page(plan), "report")
 
 
 def render_page(plan: Plan) -> str:
@@ -42,8 +48,10 @@ def render_page(plan: Plan) -> str:
         mesh=", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items()),
         environment=plan.environment,
         lines=evidence_lines(plan, evidence),
-        segments=_segments(evidence.segments),
-        steps=_steps(evidence.steps),
+        segments=_segments(evidence),
+        untold=any(segment.communication_s is None for segment in evidence.segments),
+        legend=splits_legend(evidence),
+        measured=[(title, step_rows(steps)) for title, steps in measured_steps(evidence)],
         frontier=_frontier(plan, evidence),
         arguments=[
             {"path": t.path, "shape": shape_text(t.shape), "spec": spec_text(t.layout, names)}
@@ -53,48 +61,29 @@ def render_page(plan: Plan) -> str:
     )
 
 
-def _segments(segments: Sequence[SegmentCost]) -> list[dict[str, Any]]:
-    longest = max((segment.time_s for segment in segments), default=0.0) or 1.0
-    rows = []
-    for at in group_segments(segments):
-        one = segments[at[0]]
+def _segments(evidence: Evidence) -> list[dict[str, Any]]:
+    """Returns the rows of the predicted time, with bars to scale."""
+    rows = segment_rows(evidence)
+    longest = max((cost.time_s for _, cost in rows), default=0.0) or 1.0
+    found = []
+    for where, cost in rows:
+        told = cost.compute_s is not None and cost.communication_s is not None
         parts = {
-            "compute": one.compute_s,
-            "talk": one.communication_s,
-            "reshard": one.resharding_s,
+            "compute": cost.compute_s or 0.0,
+            "talk": cost.communication_s or 0.0,
+            "whole": 0.0 if told else cost.segment_s,
+            "reshard": cost.resharding_s,
         }
-        rows.append(
+        found.append(
             {
-                "where": segments_text(at) + (f" (x{len(at)})" if len(at) > 1 else ""),
-                "splits": one.splits,
+                "where": where,
+                "splits": cost.splits,
                 "bars": [(kind, 100 * seconds / longest) for kind, seconds in parts.items()],
-                "time": f"{one.time_s * 1e3:.2f}",
-                "memory": bytes_text(one.kept_bytes),
+                "time": f"{cost.time_s * 1e3:.2f}",
+                "memory": bytes_text(cost.kept_bytes) if cost.kept_bytes else "",
             }
         )
-    return rows
-
-
-def _steps(steps: Sequence[MeasuredStep]) -> list[dict[str, Any]]:
-    """Fastest first, those that do not run last."""
-    if not steps:
-        return []
-    ties = tied(steps)
-    ranked = sorted(steps, key=lambda step: (step.failed is not None, step.measured_s))
-    return [
-        {
-            "name": f"{step.name}, chosen" if step is steps[0] else step.name,
-            "chosen": step is steps[0],
-            "failed": step.failed,
-            "predicted": "-" if step.predicted_s is None else time_text(step.predicted_s),
-            "measured": time_text(step.measured_s),
-            "range": "" if step.failed else range_text(step.measured_s, step.low_s, step.high_s),
-            "ratio": f"{step.measured_s / steps[0].measured_s:.2f}x"
-            + (" (tie)" if step in ties else ""),
-            "memory": bytes_text(step.memory_bytes),
-        }
-        for step in ranked
-    ]
+    return found
 
 
 def _frontier(plan: Plan, evidence: Evidence) -> dict[str, Any] | None:
@@ -105,8 +94,8 @@ def _frontier(plan: Plan, evidence: Evidence) -> dict[str, Any] | None:
     fast, slow = min(p.time_s for p in points), max(p.time_s for p in points)
 
     def place(memory_bytes: float, time_s: float) -> tuple[float, float]:
-        x = LEFT + (RIGHT - LEFT) * (memory_bytes - low) / max(high - low, 1)
-        y = BOTTOM - (BOTTOM - TOP) * (time_s - fast) / max(slow - fast, 1e-12)
+        x = EDGE + (WIDTH - 2 * EDGE) * (memory_bytes - low) / max(high - low, 1)
+        y = HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (time_s - fast) / max(slow - fast, 1e-12)
         return round(x, 1), round(y, 1)
 
     def said(point: FrontierPoint) -> str:
@@ -116,6 +105,7 @@ def _frontier(plan: Plan, evidence: Evidence) -> dict[str, Any] | None:
     mine = plan.predicted
     inside = mine is not None and low <= mine.memory_bytes <= high and fast <= mine.time_s <= slow
     return {
+        "size": f"{WIDTH:g} {HEIGHT:g}",
         "points": placed,
         "line": " ".join(f"{x},{y}" for x, y, _ in placed),
         "mine": place(mine.memory_bytes, mine.time_s) if mine is not None and inside else None,

@@ -7,6 +7,7 @@ place in alike segments sends.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from cfp.blocks import REPLICATED, legend
 from cfp.layouts import Layout
 from cfp.memory_size import bytes_text
 from cfp.plan import Collective, Plan
@@ -25,6 +27,9 @@ from cfp.plan.tensor import PlannedTensor
 from cfp.report.collectives import collectives_table
 from cfp.report.evidence import show_evidence
 from cfp.report.text import (
+    NOT_MEASURED,
+    WHOLE,
+    WHOLE_LEGEND,
     add_row,
     line,
     new_table,
@@ -40,6 +45,7 @@ _INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
 _SEED_INDEX = re.compile(r"(?<=\[)\d+(?=\][\[.])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
 _KEYS = {"fry": 8, "rbg": 16, "urbg": 16}  # bytes of a random key, by its kind
 _MOST_VALUES = 20
+TEXT_WIDTH = 100  # columns of `plan.show()`: what editors and notebooks show without wrapping
 
 
 def show_plan(
@@ -49,11 +55,13 @@ def show_plan(
     collectives: Sequence[Collective] | None = None,
     memory_bytes: int | None = None,
 ) -> None:
-    """The whole plan. `collectives` and `memory_bytes` are of the compiled step, where it is."""
+    """Prints the whole plan; `collectives` and `memory_bytes` are those of the compiled step."""
     show_head(plan, console, memory_bytes)
     show_evidence(plan, console)
     if plan.segments:
         console.print(_blocks_table(plan))
+        if plan.evidence is None:  # which says it at its own table of splits
+            console.print(line(legend(splits_of(plan))))
     if plan.values:
         console.print(_values_table(plan))
     _show_arguments(plan, console)
@@ -70,8 +78,21 @@ def show_plan(
         console.print(collectives_table(plan, found))
 
 
+def plan_text(plan: Plan, width: int = TEXT_WIDTH) -> str:
+    """Returns the plan and why it was chosen as text, without its arguments and collectives."""
+    text = io.StringIO()
+    console = Console(file=text, width=width)
+    show_head(plan, console, None)
+    show_evidence(plan, console)
+    if plan.segments:
+        console.print(_blocks_table(plan))
+    if plan.values:
+        console.print(_values_table(plan))
+    return "\n".join(said.rstrip() for said in text.getvalue().splitlines()).strip("\n")
+
+
 def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
-    """What it is, where it was made, and what is predicted of it."""
+    """Prints what the plan is for, where it was made, and what is predicted."""
     made = plan.environment
     axes = ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
     same = made.device_kind.lower() == made.platform.lower()
@@ -81,11 +102,17 @@ def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
         f"{plan.name}: a plan for a mesh of {axes}.",
         f"Made on {devices}{hosts} with jax {made.jax} and cfp {made.cfp}.",
     ]
+    if plan.target is not None:
+        lines.insert(1, f"It is for `{plan.target.show()}`.")
     if plan.predicted is not None:
         cost = plan.predicted
+        if cost.compute_s is None or cost.communication_s is None:
+            parts = f"how much of it is communicating: {NOT_MEASURED}"
+        else:
+            compute, sent = map(time_text, (cost.compute_s, cost.communication_s))
+            parts = f"{compute} computing, {sent} communicating"
         lines.append(
-            f"Predicted: {time_text(cost.time_s)} a step ({time_text(cost.compute_s)} computing, "
-            f"{time_text(cost.communication_s)} communicating), "
+            f"Predicted: {time_text(cost.time_s)} a step ({parts}), "
             f"{bytes_text(cost.memory_bytes)} on each device."
         )
     if memory_bytes is not None:
@@ -96,6 +123,16 @@ def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
         console.print(line(said))
 
 
+def splits_of(plan: Plan) -> list[str]:
+    """Returns what the plan's blocks split, in words."""
+    return [
+        split or REPLICATED
+        for segment in plan.segments
+        for block in segment.blocks
+        for split in block.splits
+    ]
+
+
 def _blocks_table(plan: Plan) -> Table:
     axes = [f"{axis} splits" for axis in plan.mesh.axis_names]
     table = new_table("Blocks", "segments", "block", "starts with", *axes)
@@ -103,14 +140,15 @@ def _blocks_table(plan: Plan) -> Table:
         for place, block in enumerate(plan.segments[group[0]].blocks):
             seed = _SEED_INDEX.sub("*", block.seed) if len(group) > 1 else block.seed
             where = segments_text(group) if place == 0 else ""
-            splits = [split or "replicated" for split in block.splits]
+            splits = [split or REPLICATED for split in block.splits]
             add_row(table, where, str(place), seed, *splits)
         table.add_section()
     return table
 
 
 def _values_table(plan: Plan) -> Table:
-    """Of a plan that fixes tensors one by one: the largest, those of a kind together."""
+    """Returns a table of the tensors that the plan fixes one by one: equal ones share a row, the
+    largest come first."""
     kinds: Counter[tuple[str, str, tuple[int, ...], Layout]] = Counter()
     for value in plan.values:
         which = "its result" if value.operand is None else f"operand {value.operand}"
@@ -120,7 +158,7 @@ def _values_table(plan: Plan) -> Table:
         "operation",
         "tensor",
         "shape",
-        "spec",
+        "sharding",
         "times",
     )
     order = sorted(kinds.items(), key=lambda item: (-math.prod(item[0][2]), str(item[0])))
@@ -134,7 +172,7 @@ def _values_table(plan: Plan) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Arguments of one shape that lie alike, in paths that differ in indices alone.
+    """Arguments of one shape and sharding whose paths differ in indices alone.
 
     The path is in two parts: `section` up to the first key, and `rest`.
     """
@@ -144,7 +182,7 @@ class _Folded:
     tensors: tuple[PlannedTensor, ...]
 
     @property
-    def lies(self) -> tuple[object, ...]:
+    def signature(self) -> tuple[object, ...]:
         first = self.tensors[0]
         return (self.rest, first.shape, first.layout, len(self.tensors))
 
@@ -154,15 +192,15 @@ def _show_arguments(plan: Plan, console: Console) -> None:
     sections: dict[str, list[_Folded]] = {}
     for row in _fold([tensor for tensor in plan.arguments if tensor.shape]):
         sections.setdefault(row.section, []).append(row)
-    table = new_table("Arguments", "argument", "times", "shape", "spec", "local", "bytes")
+    table = new_table("Arguments", "argument", "times", "shape", "sharding", "per device", "bytes")
     shown: dict[object, str] = {}
     for section, rows in sections.items():
-        lie = frozenset(row.lies for row in rows)
+        lie = frozenset(row.signature for row in rows)
         held = frozenset(row.rest for row in rows if row.tensors[0].held)
         like = shown.get((lie, held) if held else lie)
         if len(rows) > 1 and like is not None:
             total = sum(_local_bytes(t, mesh_shape) for row in rows for t in row.tensors)
-            add_row(table, f"{section}, all as {like}", "", "", "", "", bytes_text(total))
+            add_row(table, f"{section}, all like {like}", "", "", "", "", bytes_text(total))
             table.add_section()
             continue
         shown.setdefault(lie, section)
@@ -190,8 +228,12 @@ def _show_arguments(plan: Plan, console: Console) -> None:
     if scalars:
         more = f" and {len(scalars) - 4} more" if len(scalars) > 4 else ""
         console.print(line(f"Scalars, on every device: {', '.join(scalars[:4])}{more}."))
+    if any(tensor.shape and spec_text(tensor.layout, names) == WHOLE for tensor in plan.arguments):
+        console.print(line(WHOLE_LEGEND))
     if any(tensor.held for tensor in plan.arguments):
-        console.print("held: fixed by a pin or by the plan's own rule.", highlight=False)
+        console.print(
+            "held: this sharding is fixed by a pin or by the plan's own rule.", highlight=False
+        )
 
 
 def _fold(tensors: Sequence[PlannedTensor]) -> list[_Folded]:
@@ -209,14 +251,14 @@ def _fold(tensors: Sequence[PlannedTensor]) -> list[_Folded]:
 
 
 def fold_paths(paths: Sequence[str]) -> str:
-    """One path for several that differ in indices: those indices are `*`."""
+    """Returns one path for several that differ in indices: `*` stands for those indices."""
     columns = list(zip(*(_INDEX.findall(path) for path in paths), strict=True))
     found = iter([column[0] if len(set(column)) == 1 else "*" for column in columns])
     return _INDEX.sub(lambda _: next(found), paths[0])
 
 
 def _bytes(dtype: str) -> int:
-    """Of one element; 0 for a type that is not known here."""
+    """Returns the bytes of one element; 0 for a type that is not known here."""
     if dtype.startswith("key<"):
         return _KEYS.get(dtype[4:-1], 0)
     try:

@@ -13,11 +13,12 @@ from cfp.report.text import add_row, new_table, time_text
 
 
 def show_planned(plan: Plan, console: Console, meshes: Sequence[tuple[Plan, float]] = ()) -> None:
-    """`meshes` are the plans of all meshes that were tried, with the seconds of a step."""
+    """Prints the plan; `meshes` are the plans of all meshes that were tried, each with the seconds
+    of a step."""
     show_head(plan, console, None)
     show_evidence(plan, console)
     if len(meshes) > 1:
-        table = new_table("Meshes tried", "mesh", "step", "to the fastest")
+        table = new_table("Meshes tried", "mesh", "step", "ratio to the fastest")
         ranked = sorted(meshes, key=lambda found: found[1])
         for one, seconds in ranked:
             shape = "x".join(map(str, one.mesh_shape))

@@ -1,4 +1,4 @@
-"""The tables of `cfp profile`: what each way to split a segment costs, and what lies between."""
+"""The tables of `cfp profile`: what each way to split a segment costs, and every resharding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cfp.blocks import legend
 from cfp.memory_size import bytes_text
 from cfp.profile import Boundary, Cost, Option, Profile, SegmentProfile
 from cfp.report.text import (
+    NOT_MEASURED,
+    WHOLE_LEGEND,
     add_row,
     line,
     new_table,
+    part_text,
     shape_text,
     spec_text,
     time_text,
@@ -21,13 +25,16 @@ from cfp.report.text import (
 
 
 def show_profile(profile: Profile, console: Console, names: Sequence[str], top: int = 20) -> None:
-    """The `top` options of every segment, all reshardings, and what was not measured."""
+    """Prints the `top` options of every segment, all reshardings, and what was not measured."""
     for segment in profile.segments:
         console.print(_segment_table(segment, top))
         for option, reason in segment.failed.items():
             console.print(line(f"does not run: {segment.kind.show(option)}: {reason}"))
+    options = [s.kind.show(option) for s in profile.segments for option in s.ranked()[:top]]
+    console.print(line(legend(options)))
     if profile.reshardings:
         console.print(_boundary_table(profile, names))
+        console.print(line(WHOLE_LEGEND))
     for said in _foot(profile):
         console.print(line(said))
 
@@ -35,7 +42,7 @@ def show_profile(profile: Profile, console: Console, names: Sequence[str], top: 
 def _segment_table(segment: SegmentProfile, top: int) -> Table:
     kind = segment.kind
     ranked = segment.ranked()
-    times = "once" if kind.occurrences == 1 else f"{kind.occurrences} times"
+    times = "once" if kind.times == 1 else f"{kind.times} times"
     shown = f", the fastest {top}" if len(ranked) > top else ""
     table = new_table(
         f"Segment {kind.index} ({kind.name}), {times} a step: "
@@ -68,15 +75,15 @@ def _segment_table(segment: SegmentProfile, top: int) -> Table:
 
 def _shares(cost: Cost) -> tuple[str, str, str]:
     if cost.shares is None:
-        return "-", "-", "-"
+        return NOT_MEASURED, "", ""
     shares = cost.shares
     return time_text(shares.compute_s), time_text(shares.transfer_s), time_text(shares.waiting_s)
 
 
 def _boundary_table(profile: Profile, names: Sequence[str]) -> Table:
-    """Every boundary forward and backward, and every pair of layouts there that differ; those of
-    the same tensor and layouts together."""
-    table = new_table("Between segments", "boundaries", "tensor", "from", "to", "time")
+    """Returns a table of every pair of layouts that differ at a boundary, forward and backward;
+    boundaries with the same tensor and layouts share their rows."""
+    table = new_table("Reshardings between segments", "boundaries", "tensor", "from", "to", "time")
     table.columns[4].justify = "right"
     groups: dict[tuple[Any, ...], list[Boundary]] = {}
     for boundary in profile.boundaries:
@@ -86,15 +93,15 @@ def _boundary_table(profile: Profile, names: Sequence[str]) -> Table:
         ends = ", ".join(f"{b.what} {b.source.kind} -> {b.target.kind}" for b in alike)
         tensor = f"{alike[0].dtype}{shape_text(alike[0].shape)}"
         for source, target, seconds in found:
-            time = "-" if seconds is None else time_text(seconds)
-            add_row(table, ends, tensor, spec_text(source, names), spec_text(target, names), time)
+            specs = spec_text(source, names), spec_text(target, names)
+            add_row(table, ends, tensor, *specs, part_text(seconds))
             ends = tensor = ""
         table.add_section()
     return table
 
 
 def _pairs(profile: Profile, boundary: Boundary) -> list[tuple[Any, Any, float | None]]:
-    """(layout before, layout after, seconds) for every choice on the two sides, once each."""
+    """Returns (layout before, layout after, seconds) once for every pair of layouts."""
     left, right = (profile.segments[end.kind] for end in (boundary.source, boundary.target))
     found: dict[tuple[Any, Any], float | None] = {}
     sources = {boundary.source.layout(left.layouts[option]): option for option in left.costs}
@@ -115,11 +122,11 @@ def _foot(profile: Profile) -> list[str]:
     )
     start = (
         f"Starting a program takes {time_text(profile.base_s)} and "
-        f"{time_text(profile.each_s)} per argument, which is not in these times."
+        f"{time_text(profile.each_s)} per argument, which these times do not include."
     )
     lines = [f"Measured on {profile.machine.show()}.", measured, start]
     if any(cost.rough for segment in profile.segments for cost in segment.costs.values()):
-        lines.append(">= marks what was given up early, being much slower than the fastest.")
+        lines.append(">= marks a program that was stopped early, far behind the fastest.")
     if profile.missing:
         lines.append(f"The budget ended before: {'; '.join(profile.missing)}.")
     return lines
@@ -146,7 +153,7 @@ def _segment_json(segment: SegmentProfile) -> dict[str, Any]:
     return {
         "kind": kind.index,
         "name": kind.name,
-        "times": kind.occurrences,
+        "times": kind.times,
         "space": kind.space,
         "finished": segment.finished,
         "options": [_option_json(segment, option) for option in segment.ranked()],

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status
 
 from cfp.profile import Progress
-from cfp.profile.measurement import Measurement
+from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.outlook import left_text
 from cfp.report.text import line, time_text
 
-PLAIN_EVERY_S = 5.0  # between lines where no terminal listens
+OVERDUE = 0.25  # the least share of the time last told that is shown as left until it is told anew
+PLAIN_EVERY_S = 5.0  # between lines where stderr is no terminal: a log stays short
 
 
 class TerminalProgress(Progress):
-    """`with TerminalProgress(console) as progress:`; `budget_s`, if there is one."""
+    """Progress on a terminal: `with TerminalProgress(console) as progress:`. `budget_s` is None
+    where there is no budget."""
 
     def __init__(self, console: Console, budget_s: float | None = None) -> None:
         self.console = console
@@ -25,6 +30,7 @@ class TerminalProgress(Progress):
         self.kept = 0  # measurements made or found
         self._start = time.monotonic()
         self._expected = 0
+        self._ahead: tuple[float, float, float] | None = None  # seconds left, as told at a time
         self._done = 0
         self._doing = "starting"
         self._best = ""
@@ -54,6 +60,9 @@ class TerminalProgress(Progress):
     def expect(self, programs: int) -> None:
         self._expected = self._done + programs
 
+    def ahead(self, low_s: float, high_s: float) -> None:
+        self._ahead = low_s, high_s, time.monotonic()
+
     def compiling(self, names: Sequence[str]) -> None:
         self._say(f"compiling {_some(names)}")
 
@@ -74,8 +83,8 @@ class TerminalProgress(Progress):
             segment = measurement.name.partition(":")[0]
             self._best = f", best {time_text(best_s)} ({segment})"
 
-    def waiting(self) -> None:
-        self._say("waiting for another planner that measures on these devices", always=True)
+    def waiting(self, holder: str) -> None:
+        self._say(f"waiting for the devices, held by {holder}", always=True)
 
     def lost(self, reason: str) -> None:
         self.console.print(line(f"Worker lost ({reason}); starting another."), soft_wrap=True)
@@ -92,14 +101,31 @@ class TerminalProgress(Progress):
             self.console.print(line(text), soft_wrap=True)
 
     def _left(self) -> str:
-        """About how long what is known to be needed will take, within the budget."""
-        spent = time.monotonic() - self._start
-        todo = self._expected - self._done
-        guess = spent / self._done * todo if self._done else None
-        if self.budget_s is not None:
-            left = max(self.budget_s - spent, 0.0)
-            guess = left if guess is None else min(left, guess)
-        return "" if guess is None else f", {guess:.0f} s left"
+        """Returns how long all that is ahead will take, within the budget. The time since it was
+        told is subtracted, but a part remains: what takes longer than expected is not over."""
+        now = time.monotonic()
+        budget_s = math.inf if self.budget_s is None else self.budget_s - (now - self._start)
+        budget_s = max(budget_s, 0.0)
+        if self._ahead is None:
+            return "" if self.budget_s is None else f", at most {budget_s:.0f} s left"
+        low_s, high_s, told = self._ahead
+        low_s, high_s = (max(one - (now - told), OVERDUE * one) for one in (low_s, high_s))
+        return f", {left_text(min(low_s, budget_s), min(high_s, budget_s))} left"
+
+
+@contextmanager
+def shown(progress: Progress | bool | None, budget_s: float | None = None) -> Iterator[Progress]:
+    """Gives the progress that a Python function tells: the one it was given, none for False, and by
+    default a line on stderr where that is a terminal. True always writes to stderr."""
+    if isinstance(progress, Progress):
+        yield progress
+        return
+    console = Console(stderr=True)
+    if progress is False or (progress is None and not console.is_terminal):
+        yield Progress()
+        return
+    with TerminalProgress(console, budget_s) as live:
+        yield live
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Training as it runs, on stderr, and what came of it.
 
-A terminal has a live line. There as elsewhere a line stays every so many steps, about 20 in all.
+A terminal has a live line. There and elsewhere a line stays after every few steps, about 20 in all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from rich.status import Status
 from cfp.report.text import line, time_text
 from cfp.training import Training, TrainStep
 
-MOST_LINES = 20
+MOST_LINES = 20  # that stay on the screen: a training fits one
 
 
 class TrainingProgress:
-    """`with TrainingProgress(console, loop.training, steps) as progress:`, then `stepped`.
+    """Progress of a training: `with TrainingProgress(console, loop.training, steps) as progress:`,
+    then `stepped`.
 
     `renewed` are the arguments that every step gets anew.
     """
@@ -65,16 +66,16 @@ class TrainingProgress:
 
 
 def line_every(steps: int) -> int:
-    """The first of 1, 2, 5, 10, 20, 50 ... that makes no more than `MOST_LINES`."""
+    """Returns the first of 1, 2, 5, 10, 20, 50 ... that makes no more than `MOST_LINES`."""
     sizes = (int(digit * 10**power) for power in itertools.count() for digit in (1, 2, 5))
     return next(every for every in sizes if steps <= MOST_LINES * every)
 
 
 def start_text(training: Training, renewed: Collection[str]) -> str:
-    """What trains where, and what becomes of the arguments."""
+    """Returns what trains where, and what becomes of the arguments."""
     kept = [name for name in training.as_given if name not in renewed]
     fates = (
-        (training.goes_round, "from the step before"),
+        (training.fed_back, "from the step before"),
         (renewed, "new every step"),
         (kept, "as given"),
     )
@@ -91,7 +92,7 @@ def where_text(training: Training) -> str:
 
 
 def step_text(training: Training, done: TrainStep, steps: int, seconds: float) -> str:
-    """`seconds` is the time of a step of late."""
+    """Returns the line about one step; `seconds` is the median time of the latest steps."""
     loss = "" if done.loss is None else f"  loss {loss_text(done.loss)}"
     count = f"step {done.step:{len(str(steps))}}/{steps}{loss}"
     if done.step == 1:
@@ -104,7 +105,7 @@ def loss_text(loss: float) -> str:
 
 
 def show_training(training: Training, console: Console) -> None:
-    """The summary."""
+    """Prints the summary of a training."""
     for text in summary_lines(training):
         console.print(line(text), soft_wrap=True)
 
@@ -134,7 +135,7 @@ def summary_lines(training: Training) -> list[str]:
 
 
 def _rates(training: Training, seconds: float) -> list[str]:
-    steps = f"{1 / seconds:,.2f} steps/s"  # where no one knows the tokens of a step
+    steps = f"{1 / seconds:,.2f} steps/s"  # used where the tokens of a step are not known
     tokens = None if training.tokens is None else f"{training.tokens / seconds:,.0f} tokens/s"
     return [tokens or steps, f"{training.flops / seconds / 1e12:.3g} TFLOP/s"]
 

@@ -8,6 +8,7 @@ without a pair of each of them:
 
     min over the sets F of pairs, F ∩ used(p) ≠ ∅ for all p found, of the fastest plan without F
 
+p1 is the fastest plan of all, with nothing left out (`Solver.fastest`), and its slack is known.
 Sets are extended as plans are found; one that contains another is not needed. The fastest plans
 without them are problems that differ in the times of their options, solved side by side. Under a
 limit those times are bounds, as are those at a price for memory (`price`), and only sets that come
@@ -22,26 +23,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cfp.search.levels import scratch_values
+from cfp.search.elimination import best_order, build
+from cfp.search.frontier import smallest
 from cfp.search.limit import fastest_within
-from cfp.search.order import best_order
-from cfp.search.part import all_of
 from cfp.search.price import best_price
-from cfp.search.problem import Array, Problem
+from cfp.search.problem import Array, Point, Problem, best_of, points
 from cfp.search.prune import prune
-from cfp.search.smallest import smallest
-from cfp.search.solution import Point, best_of, points
-from cfp.search.steps import build
+from cfp.search.solve import Solver
+from cfp.search.subproblem import all_of
 from cfp.search.table import backtrack, forward
 
-WORK = 3e7  # for one set within a limit
-LANES = 32
+WORK = 3e7  # elementary operations for one set within a limit: there may be dozens, at 50 ms each
+LANES = 32  # sets at a time: each takes a fifth of what it does 4 at a time; 64 gain little
 
 Pairs = frozenset[tuple[int, int]]
 
 
 def alternatives(
-    problem: Problem,
+    solver: Solver,
     limit_bytes: int | None,
     count: int,
     kinds: Sequence[int],
@@ -49,18 +48,23 @@ def alternatives(
     ways: Sequence[Sequence[int]] | None = None,
     share: float = 0.0,
 ) -> list[Point]:
-    """At most `count` plans within the limit, fastest first. `kinds[i]` is the kind of node i, and
-    `ways[i]` the way of each of its options (default: each is its own). Where no pair of a plan
-    makes up the share, all of them count."""
-    problem.check()
+    """Returns at most `count` plans within the limit, fastest first. `kinds[i]` is the kind of node
+    i, and `ways[i]` the way of each of its options (default: each is its own). Where no pair of a
+    plan makes up the share, all of them count."""
+    problem = solver.problem
     if len(kinds) != len(problem.nodes):
         raise ValueError(f"`kinds` must be {len(problem.nodes)}, one for each node.")
     sizes = [len(node.times_s) for node in problem.nodes]
     ways = [range(size) for size in sizes] if ways is None else ways
     if [len(some) for some in ways] != sizes:
         raise ValueError("`ways` must have one for each option of each node.")
+    fastest = solver.fastest(limit_bytes)
+    if fastest is None:
+        return []
     without = _Without(problem, limit_bytes, kinds, [np.array(some) for some in ways], share)
-    open_sets = without.bounds([frozenset()], 0.0)
+    open_sets: dict[Pairs, _Bound] = {
+        frozenset(): _Bound(fastest.plan.time_s, fastest.plan, exact=True)
+    }
     plans: list[Point] = []
     while open_sets and len(plans) < count:
         pairs = min(open_sets, key=lambda pairs: open_sets[pairs].key)
@@ -113,18 +117,18 @@ class _Without:
         self.ways = ways
         self.share = share
         self._known: list[Point] = []
-        self._part = all_of(problem)
+        self._whole = all_of(problem)
         self._order = best_order(problem)
         self._steps = build(problem, self._order)
         self._over = [node.kept_bytes - node.kept_bytes.min() for node in problem.nodes]
         self._room, self._prices = 0, np.zeros(1)
         if limit_bytes is not None:
             base = sum(int(node.kept_bytes.min()) for node in problem.nodes)
-            self._room = limit_bytes - base - int(scratch_values(self._part)[0])
+            self._room = limit_bytes - base - int(self._whole.scratch_values()[0])
             self._prices = np.array([0.0, best_price(problem, self._steps, self._room)])
 
     def used(self, plan: Point) -> Pairs:
-        """The pairs that tell the plan apart."""
+        """Returns the pairs that tell the plan apart."""
         times_s: dict[tuple[int, int], float] = {}
         for i, (kind, at) in enumerate(zip(self.kinds, plan.choice, strict=True)):
             pair = (kind, int(self.ways[i][at]))
@@ -133,8 +137,8 @@ class _Without:
         return frozenset(large or times_s)
 
     def bounds(self, sets: Sequence[Pairs], at_least_s: float) -> dict[Pairs, _Bound]:
-        """From the fastest plans without memory, and at a price for it; sets that leave no plan are
-        left out."""
+        """Returns bounds from the fastest plans without memory, and at a price for it; sets that
+        leave no plan are left out."""
         found = {}
         for start in range(0, len(sets), LANES):
             some = sets[start : start + LANES]
@@ -152,7 +156,7 @@ class _Without:
         return found
 
     def _costs(self, node: int, sets: Sequence[Pairs]) -> Array:
-        """Of each option, by price and set."""
+        """Returns the cost of each option, by price and set."""
         priced = (
             self.problem.nodes[node].times_s[:, None] + self._over[node][:, None] * self._prices
         )
@@ -161,21 +165,21 @@ class _Without:
         return costs.reshape(len(costs), -1)
 
     def within_limit(self, pairs: Pairs) -> Point | None:
-        """The fastest plan within the limit."""
+        """Returns the fastest plan within the limit."""
         assert self.limit_bytes is not None
         keep = [np.flatnonzero(self._left(node, [pairs])) for node in range(len(self.kinds))]
-        part = prune(self._part.take(keep))
-        small = None if part.empty else smallest(part, self._order)
+        sub = prune(self._whole.take(keep))
+        small = None if sub.empty else smallest(sub, self._order)
         if small is None or small.memory_bytes > self.limit_bytes:
             return None
         known = [plan for plan in self._known if not pairs & self.used(plan)]
         had = best_of([small, *known], self.limit_bytes) or small
-        found, _ = fastest_within(part, self._order, self.limit_bytes, had, WORK)
+        found, _ = fastest_within(sub, self._order, self.limit_bytes, had, WORK)
         self._known.append(found)
         return found
 
     def _left(self, node: int, sets: Sequence[Pairs]) -> NDArray[np.bool_]:
-        """Whether a set leaves an option of the node, by option and set."""
+        """Returns whether a set leaves an option of the node, by option and set."""
         ways = self.ways[node]
         left = np.ones((len(ways), len(sets)), dtype=np.bool_)
         for lane, pairs in enumerate(sets):

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cfp.search.elimination import Steps
 from cfp.search.problem import Array, Numbers, Problem
-from cfp.search.steps import Steps
 from cfp.search.table import Tables, backtrack, forward
 
-FACTORS = 4.0 ** np.arange(-8, 9)
-LANES, ZOOMS = 9, 4
+FACTORS = 4.0 ** np.arange(-8, 9)  # of the mean seconds per byte: from next to nothing to all
+LANES = 9  # prices between two, and
+ZOOMS = 4  # times that they close in by 4: near the best price the bound hardly changes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
-    """What is kept counts from the least that the nodes can keep."""
+    """The cheapest choices at some prices of memory. What is kept counts from the least that the
+    nodes can keep."""
 
     prices: Array
     tables: Tables
@@ -34,7 +36,7 @@ class Priced:
 
     @property
     def least(self) -> Array:
-        """L_λ."""
+        """Returns L_λ."""
         return self.tables.last
 
 
@@ -47,18 +49,17 @@ def at_prices(problem: Problem, steps: Steps, prices: Array) -> Priced:
 
 
 def wide_apart(problem: Problem) -> Array:
-    """Prices from none to so much that little else counts."""
-    tables = {id(node): node.times_s for node in problem.nodes}
-    tables.update({id(edge): edge for edge in problem.edges.values()})
-    spans = {key: _span(table) for key, table in tables.items()}
-    seconds = sum(spans[id(node)] for node in problem.nodes)
-    seconds += sum(spans[id(edge)] for edge in problem.edges.values())
+    """Returns prices from none to one at which little else counts."""
+    of_nodes = {number: _span(node.times_s) for number, node in problem.distinct_nodes.items()}
+    of_edges = {number: _span(edge) for number, edge in problem.distinct_edges.items()}
+    seconds = sum(of_nodes[number] for number in problem.node_numbers)
+    seconds += sum(of_edges[number] for number in problem.edge_numbers.values())
     kept = sum(float(np.ptp(node.kept_bytes)) for node in problem.nodes)
     return np.append(0.0, FACTORS * (seconds / kept if seconds and kept else 1.0))
 
 
 def best_price(problem: Problem, steps: Steps, room_bytes: int) -> float:
-    """The price that bounds best the time of what keeps no more than the room."""
+    """Returns the price that bounds best the time of what keeps no more than the room."""
     prices = wide_apart(problem)
     for _ in range(ZOOMS):
         bounds = forward(steps, _costs(problem, prices), width=len(prices)).last
@@ -69,8 +70,8 @@ def best_price(problem: Problem, steps: Steps, room_bytes: int) -> float:
 
 
 def even(priced: Priced, a: int, b: int) -> float:
-    """The price at which the choices numbered a and b, of which b keeps less, cost the same: a
-    corner that lies between them is cheaper there."""
+    """Returns the price at which the choices numbered a and b, of which b keeps less, cost the
+    same: a corner that lies between them is cheaper there."""
     seconds = max(0.0, float(priced.times_s[b] - priced.times_s[a]))
     return seconds / max(1, int(priced.over_bytes[a] - priced.over_bytes[b]))
 

@@ -17,45 +17,46 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from cfp.search.part import Part
 from cfp.search.problem import Array, Node, Numbers
+from cfp.search.subproblem import Subproblem
 
 PASSES = 2  # the second finds what the first one made possible; a third seldom finds more
-PROBES = 4
-CHUNK = 1 << 20
+PROBES = 4  # columns looked at before all of them: most pairs of options fall there
+CHUNK = 1 << 20  # numbers compared at once: 8 MB
 
 
-def prune(part: Part, *, scratch: bool = True) -> Part:
-    """Without what cannot be and what is never needed. `scratch=False`: it does not count."""
+def prune(sub: Subproblem, *, scratch: bool = True) -> Subproblem:
+    """Returns the problem without what cannot be and what is never needed. With `scratch=False`
+    scratch does not count."""
     for _ in range(PASSES):
-        if part.empty:
+        if sub.empty:
             break
-        before, part = part, part.take(_needed(part, scratch))
-        if part.size == before.size:
+        before, sub = sub, sub.take(_needed(sub, scratch))
+        if sub.size == before.size:
             break
-    return part
+    return sub
 
 
-def _needed(part: Part, scratch: bool) -> list[Numbers]:
-    edges = part.problem.edges
-    near: list[Counter[tuple[int, bool]]] = [Counter() for _ in part.problem.nodes]
-    rows: dict[tuple[int, bool], Array] = {}
-    for (i, j), edge in edges.items():
-        near[i][id(edge), False] += 1
-        near[j][id(edge), True] += 1
-        rows[id(edge), False], rows[id(edge), True] = edge, edge.T
+def _needed(sub: Subproblem, scratch: bool) -> list[Numbers]:
+    problem = sub.problem
+    near: list[Counter[tuple[int, bool]]] = [Counter() for _ in problem.nodes]
+    for (i, j), number in problem.edge_numbers.items():
+        near[i][number, False] += 1
+        near[j][number, True] += 1
+    edges = problem.distinct_edges
     known: dict[object, Numbers] = {}
     keep = []
-    for node, paths in zip(part.problem.nodes, near, strict=True):
-        key = (id(node), frozenset(paths.items()))
+    for node, number, paths in zip(problem.nodes, problem.node_numbers, near, strict=True):
+        key = (number, frozenset(paths.items()))
         if key not in known:
-            known[key] = _of_node(node, [(rows[path], n) for path, n in paths.items()], scratch)
+            rows = [(edges[e].T if turned else edges[e], n) for (e, turned), n in paths.items()]
+            known[key] = _of_node(node, rows, scratch)
         keep.append(known[key])
     return keep
 
 
 def _of_node(node: Node, paths: list[tuple[Array, int]], scratch: bool) -> Numbers:
-    """The options left; `paths` are the rows of the edges and how often each counts."""
+    """Returns the options left; `paths` are the rows of the edges and how often each counts."""
     alive = np.isfinite(node.times_s)
     for rows, _ in paths:
         alive &= np.isfinite(rows).any(axis=1)
@@ -79,7 +80,7 @@ def _of_node(node: Node, paths: list[tuple[Array, int]], scratch: bool) -> Numbe
 
 
 def _worst(rows: Array, a: Numbers, b: Numbers) -> Array:
-    """The most that a takes longer than b, where b can be at all."""
+    """Returns the most that a takes longer than b, where b can be at all."""
     found = np.empty(len(a))
     step = max(1, CHUNK // rows.shape[1])
     for start in range(0, len(a), step):

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cfp.search.elimination import Step, Steps
 from cfp.search.problem import Array, Numbers
-from cfp.search.steps import Step, Steps
 
-BLOCK = 1 << 15  # numbers at a time: they stay in the cache
-GATHERED = 1 << 21
+BLOCK = 1 << 15  # numbers at a time, 256 kB: they stay in the cache of a core
+GATHERED = 1 << 21  # numbers gathered at once to read choices off: 16 MB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,12 +34,12 @@ class Tables:
     last: Array  # by bucket or lane; infinite where nothing is possible
 
     def before(self, number: int) -> Array:
-        """T before a step; it is not stored, R is the smaller of the two."""
+        """Returns T before a step; it is not stored, since R is the smaller of the two."""
         if number == 0:
             return np.zeros((1, 1 if self.shifts else self.width))
         node = self.steps.order[number - 1]
         shift = self.shifts[node] if self.shifts else None
-        step = self.steps.steps[number - 1]
+        step = self.steps.at(number - 1)
         return _leave(step, self.arrivals[number - 1], self.costs[node], shift, self.width)
 
 
@@ -49,7 +49,7 @@ def forward(
     shifts: Sequence[Numbers] | None = None,
     width: int = 1,
 ) -> Tables:
-    """`width` buckets at most, or so many lanes."""
+    """Returns the tables of the forward sweep, with `width` buckets at most, or that many lanes."""
     table = np.zeros((1, 1 if shifts else width))
     arrivals = []
     for node, step in zip(steps.order, steps.steps, strict=True):
@@ -66,18 +66,19 @@ def _arrive(step: Step, table: Array) -> Array:
     found = np.empty((step.columns, step.groups, width))
     wide = max(64, BLOCK // states)
     for low in range(0, width, wide):
-        part = table[:, low : low + wide]
-        some = max(1, BLOCK // part.size)
-        space = np.empty((min(some, step.columns), *part.shape))
+        sub = table[:, low : low + wide]
+        some = max(1, BLOCK // sub.size)
+        space = np.empty((min(some, step.columns), *sub.shape))
         for first in range(0, step.columns, some):
             edge_s = step.edge_s[first : first + some, :, None]
-            paths = np.add(part, edge_s, out=space[: len(edge_s)])
+            paths = np.add(sub, edge_s, out=space[: len(edge_s)])
             _least(step, paths, found[first : first + some, :, low : low + wide])
     return found
 
 
 def _least(step: Step, paths: Array, into: Array) -> None:
-    """Over the states of each group. (`np.minimum.reduceat` takes ten times as long.)"""
+    """Takes the least over the states of each group. (`np.minimum.reduceat` takes ten times as
+    long.)"""
     columns, states, width = paths.shape
     if states == step.groups:
         into[...] = paths
@@ -90,7 +91,7 @@ def _least(step: Step, paths: Array, into: Array) -> None:
 
 
 def _leave(step: Step, arrivals: Array, cost: Array, shift: Numbers | None, width: int) -> Array:
-    """T after a step."""
+    """Returns T after a step."""
     before = arrivals.shape[2]
     if shift is None:
         order, starts = step.by_left
@@ -110,12 +111,13 @@ def _leave(step: Step, arrivals: Array, cost: Array, shift: Numbers | None, widt
 
 
 def backtrack(tables: Tables, at: Numbers) -> Numbers:
-    """The choices behind these buckets (or lanes) of `last`, a row each; of equals the first."""
+    """Returns the choices behind these buckets (or lanes) of `last`, a row each; of equals the
+    first."""
     choices = np.empty((len(at), len(tables.steps.order)), dtype=np.int64)
     at = at.copy()
     state = np.zeros_like(at)
     for number in range(len(tables.steps.order) - 1, -1, -1):
-        step, node = tables.steps.steps[number], tables.steps.order[number]
+        step, node = tables.steps.at(number), tables.steps.order[number]
         before = tables.before(number)
         some = max(1, GATHERED // (len(step.left.of) + step.largest))
         for start in range(0, len(at), some):
@@ -130,8 +132,8 @@ def backtrack(tables: Tables, at: Numbers) -> Numbers:
 
 
 def _option(tables: Tables, number: int, group: Numbers, left: Numbers, at: Numbers) -> Numbers:
-    """The option by which each group and bucket is left towards its class."""
-    step, arrivals = tables.steps.steps[number], tables.arrivals[number]
+    """Returns the option by which each group and bucket is left towards its class."""
+    step, arrivals = tables.steps.at(number), tables.arrivals[number]
     node = tables.steps.order[number]
     cost = tables.costs[node]
     columns = step.seen.of[None, :]
@@ -147,7 +149,7 @@ def _option(tables: Tables, number: int, group: Numbers, left: Numbers, at: Numb
 
 
 def _state(step: Step, before: Array, group: Numbers, column: Numbers, at: Numbers) -> Numbers:
-    """The state from which each group is reached."""
+    """Returns the state from which each group is reached."""
     ends = np.append(step.starts[1:], len(step.members))
     position = step.starts[group][:, None] + np.arange(step.largest)
     position = np.minimum(position, ends[group][:, None] - 1)
@@ -158,11 +160,12 @@ def _state(step: Step, before: Array, group: Numbers, column: Numbers, at: Numbe
 
 
 def marginals(tables: Tables) -> list[Array]:
-    """Of each node, by option and lane: the least cost of all choices that have the option."""
+    """Returns for each node, by option and lane, the least cost of all choices that have the
+    option."""
     found = [np.empty(0)] * len(tables.steps.order)
     rest = np.zeros((1, tables.width))  # least cost of the nodes to come, by state
     for number in range(len(tables.steps.order) - 1, -1, -1):
-        step, node = tables.steps.steps[number], tables.steps.order[number]
+        step, node = tables.steps.at(number), tables.steps.order[number]
         ahead = rest.reshape(step.groups, step.left.count, -1)[:, step.left.of]
         ahead = ahead.transpose(1, 0, 2) + tables.costs[node][:, None, :]
         found[node] = (tables.arrivals[number][step.seen.of] + ahead).min(axis=1)
@@ -172,7 +175,7 @@ def marginals(tables: Tables) -> list[Array]:
 
 
 def _return(step: Step, ahead: Array) -> Array:
-    """From the least cost ahead by column and group to that by state before the step."""
+    """Carries the least cost ahead from one by column and group to one by state before the step."""
     states = len(step.members)
     sizes = np.diff(step.starts, append=states)
     ahead = np.repeat(ahead, sizes, axis=1)

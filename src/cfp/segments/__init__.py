@@ -1,4 +1,5 @@
-"""Stage 3: ParallelBlock sequence -> distinct segments, each a runnable program."""
+"""Stage 3 turns the sequence of blocks into distinct segments, each of which is a runnable
+program."""
 
 from cfp.segments.build import build_segments
 from cfp.segments.segment import DistinctSegment, Part, Phase, Segment, Segments

@@ -10,7 +10,9 @@ of a parameter (the sum over the batch, for a bias) goes where the parameter is.
 
 An update equation belongs with the one segment whose parameters it serves, or whose gradients it
 depends on. What depends on several and serves several (a global norm) is the shared epilogue; what
-one segment contributes to it (its sum of squares) runs with that segment's backward part. What
+one segment contributes to it (its sum of squares) runs with that segment's backward part. A tensor
+that serves no parameter goes where the others are that it is made of: moments of gradients that are
+kept as they were if any gradient is infinite depend on all segments, and are of one. What
 depends on arguments alone and serves several (a step counter, a schedule) runs before everything.
 """
 
@@ -29,7 +31,8 @@ Home = dict[int, tuple[int | None, Phase]]
 
 
 def assign(graph: Graph, blocks: Blocks, segment_of_block: Sequence[int]) -> Home:
-    """Equation -> (segment, phase); the segment is None for what the update shares."""
+    """Returns a dict: equation -> (segment, phase); the segment is None for what the update
+    shares."""
     forward = {equation: segment_of_block[block] for equation, block in blocks.home.items()}
     parameter_home = {
         value: min(readers)
@@ -98,8 +101,9 @@ class _Backward:
         return segment
 
     def _gradients(self, serves: Mapping[int, int]) -> dict[int, int]:
-        """Equations that make a gradient out of cotangents alone, where its parameter is of an
-        earlier segment than those: that segment. What adds up over a loop stays with the loop."""
+        """Returns a dict: equation -> segment, for equations that make a gradient out of cotangents
+        alone, where its parameter is of an earlier segment than those. What adds up over a loop
+        stays with the loop."""
         graph = self.graph
         moved: dict[int, int] = {}
         for equation in reversed(list(graph.role(Role.BACKWARD))):
@@ -123,19 +127,22 @@ class _Backward:
         return moved
 
     def _touched_by(self, value: int) -> list[int]:
-        """Segments whose forward part makes or reads the value, in order."""
+        """Returns the segments whose forward part makes or reads the value, in order. Where it
+        enters a loop says nothing: a sum of gradients enters the loop over micro-batches before
+        everything."""
         known = self._touching.get(value)
         if known is None:
             equations = list(self.graph.readers[value])
             producer = self.graph.values[value].producer
-            if producer is not None:
+            if producer is not None and self.graph.equations[producer].primitive != LOOP_ENTER:
                 equations.append(producer)
             known = sorted({self.forward[e] for e in equations if e in self.forward})
             self._touching[value] = known
         return known
 
     def _loop_ranges(self, segment_of_block: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Per loop, the first and last segment of its body (of its forward twin's body)."""
+        """Returns for each loop the first and last segment of its body (of its forward twin's
+        body)."""
         ranges: dict[int, tuple[int, int]] = {}
         for block in self.blocks.blocks:
             segment = segment_of_block[block.index]
@@ -148,7 +155,8 @@ class _Backward:
         return ranges
 
     def _clamp(self, equation: Equation, segment: int) -> int:
-        """An equation in a loop stays with a segment of that loop."""
+        """Returns the segment nearest to `segment` in an equation's loop: an equation in a loop
+        stays with a segment of that loop."""
         if equation.loop is None or equation.loop not in self._ranges:
             return segment
         first, last = self._ranges[equation.loop]
@@ -156,7 +164,8 @@ class _Backward:
 
 
 def _varying(graph: Graph) -> set[int]:
-    """Values that depend on an argument: an equal constant in another layer says nothing."""
+    """Returns the values that depend on an argument: an equal constant in another layer says
+    nothing."""
     varying = set(graph.inputs)
     for equation in graph.equations:
         if equation.primitive in LOOP_PRIMITIVES or not varying.isdisjoint(equation.inputs):
@@ -169,7 +178,8 @@ def _is_barrier(equation: Equation) -> bool:
 
 
 def _serves(graph: Graph, parameter_home: Mapping[int, int]) -> dict[int, int]:
-    """Update equation -> the segments whose parameters it helps to update, as a bit mask."""
+    """Returns a dict: update equation -> the segments whose parameters it helps to update, as a bit
+    mask."""
     serves: dict[int, int] = {}
     for equation in reversed(list(graph.role(Role.UPDATE))):
         mask = 0
@@ -184,7 +194,8 @@ def _serves(graph: Graph, parameter_home: Mapping[int, int]) -> dict[int, int]:
 
 
 def _assign_update(graph: Graph, backward: Mapping[int, int], serves: Mapping[int, int]) -> Home:
-    """By the segments that an equation serves and those it depends on, bit masks both."""
+    """Returns the homes of update equations, by the segments that each serves and those it depends
+    on, bit masks both."""
     update = list(graph.role(Role.UPDATE))
     depends: dict[int, int] = {}
     for equation in update:
@@ -200,6 +211,10 @@ def _assign_update(graph: Graph, backward: Mapping[int, int], serves: Mapping[in
         down, up = depends[equation.index], serves[equation.index]
         single = next((mask for mask in (up, down) if mask.bit_count() == 1), 0)
         owner[equation.index] = single.bit_length() - 1 if single else None
+        if not single and not up and any(graph.values[v].shape for v in equation.outputs):
+            made = {graph.values[value].producer for value in equation.inputs}
+            found = {owner.get(p, backward.get(p)) for p in made if p is not None} - {None}
+            owner[equation.index] = found.pop() if len(found) == 1 else None
     return _phases(graph, update, owner, depends)
 
 
@@ -236,7 +251,7 @@ def _phases(
 
 
 def _from_arguments(graph: Graph, update: Sequence[Equation]) -> set[int]:
-    """Update equations that no forward or backward equation stands behind."""
+    """Returns the update equations that depend on no forward or backward equation."""
     found: set[int] = set()
     for equation in update:
         producers = (graph.values[value].producer for value in equation.inputs)
@@ -248,7 +263,7 @@ def _from_arguments(graph: Graph, update: Sequence[Equation]) -> set[int]:
 def _ancestors(
     graph: Graph, update: Sequence[Equation], wanted: set[int], among: Mapping[int, object]
 ) -> set[int]:
-    """`wanted` and every update equation that it depends on."""
+    """Returns `wanted` and every update equation that it depends on."""
     found = set(wanted)
     for equation in reversed(update):
         if equation.index in found:

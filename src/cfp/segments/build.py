@@ -24,7 +24,7 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
             mark.wiring,
             _choices(block, blocks.mesh_shape),
             block.loop,
-            graph.trips(block.loop),
+            graph.times(block.loop),
         )
         for mark, block in zip(prints, blocks.blocks, strict=True)
     ]
@@ -39,7 +39,7 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
             kind=kind_of[i],
             blocks=tuple(range(start, stop)),
             loop=items[start].loop,
-            trips=items[start].trips,
+            times=items[start].times,
         )
         for i, (start, stop) in enumerate(runs)
     ]
@@ -53,7 +53,8 @@ def build_segments(graph: Graph, blocks: Blocks) -> Segments:
 
 
 def _choices(block: Block, mesh_shape: Sequence[int]) -> int:
-    """How many ways one mesh axis can split the block: the size of the space but for axes."""
+    """Returns how many ways one mesh axis can split the block: the size of the space but for
+    axes."""
     return max(len(block.strategies((size,))) for size in mesh_shape)
 
 
@@ -78,7 +79,7 @@ def _kind(
         text=text,
         representative=representative,
         occurrences=tuple(found),
-        trips=sum(segments[i].trips for i in found),
+        times=sum(segments[i].times for i in found),
         strategies=tuple(counts[i] for i in run),
     )
 
@@ -86,7 +87,7 @@ def _kind(
 def _parts(
     graph: Graph, home: Mapping[int, tuple[int | None, Phase]], count: int
 ) -> tuple[Part, ...]:
-    """All parts in running order."""
+    """Returns all parts in running order."""
     order: list[tuple[int | None, Phase]] = [(None, Phase.SCHEDULE)]
     order += [(i, Phase.FORWARD) for i in range(count)]
     order += [(i, Phase.BACKWARD) for i in reversed(range(count))]

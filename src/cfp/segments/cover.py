@@ -46,11 +46,11 @@ class Item:
     wiring: tuple[int | None, ...]
     space: int
     loop: int | None = None
-    trips: int = 1
+    times: int = 1
 
 
 def cover(items: Sequence[Item], max_space: int = MAX_SPACE) -> list[Run]:
-    """Cuts the sequence into runs; `name` tells which of them are the same segment."""
+    """Divides the sequence into runs; `name` tells which of them are the same segment."""
     options = _options(items, max_space)
     best, charged = _shortest(items, options, banned=set())
     if not _less(charged, score(items, best)):
@@ -62,7 +62,7 @@ def cover(items: Sequence[Item], max_space: int = MAX_SPACE) -> list[Run]:
 
 
 def _search(items: Sequence[Item], options: Options) -> list[Run]:
-    """A shortest path, then again without one of its segments while that is better."""
+    """Returns a shortest path, found again without one of its segments while that is better."""
     banned: set[Hashable] = set()
     best, _ = _shortest(items, options, banned)
     used = Counter(name(items, run) for run in best)
@@ -75,7 +75,7 @@ def _search(items: Sequence[Item], options: Options) -> list[Run]:
 
 
 def name(items: Sequence[Item], run: Run) -> Hashable:
-    """What makes two runs the same segment: block classes, and wiring inside the run."""
+    """Returns what makes two runs the same segment: block classes, and wiring inside the run."""
     start, stop = run
     return tuple(
         (items[i].kind, tuple(d if d is not None and d <= i - start else None for d in wiring))
@@ -85,7 +85,7 @@ def name(items: Sequence[Item], run: Run) -> Hashable:
 
 
 def _options(items: Sequence[Item], max_space: int) -> Options:
-    """Per start: (stop, name, space) of every run that may be a segment."""
+    """Returns for each start (stop, name, space) of every run that may be a segment."""
     options: Options = []
     for start in range(len(items)):
         row: list[tuple[int, Hashable, int]] = []
@@ -110,7 +110,8 @@ def _shortest(
     options: Options,
     banned: set[Hashable],
 ) -> tuple[list[Run], Cost]:
-    """Cheapest path over cut positions and its charge; empty if the banned runs leave none."""
+    """Returns the cheapest path over positions to divide at, and its charge; it is empty if the
+    banned runs leave none."""
     count = Counter(key for row in options for _, key, _ in row)
     kinds = Counter(item.kind for item in items)
     repeats = list(accumulate((kinds[item.kind] > 1 for item in items), initial=0))
@@ -121,10 +122,10 @@ def _shortest(
         for stop, key, space in options[start]:
             if key in banned:
                 continue
-            times = count[key]
-            alone = times == 1 and items[start].trips == 1
+            uses = count[key]
+            alone = uses == 1 and items[start].times == 1
             stray = repeats[stop] - repeats[start] if alone else 0
-            step = (stray, 1 / times, space / times, 1)
+            step = (stray, 1 / uses, space / uses, 1)
             offer = tuple(map(operator.add, cost[stop], step))
             if _less(offer, cost[start]):
                 cost[start] = offer
@@ -147,7 +148,7 @@ def _less(a: Cost, b: Cost) -> bool:
 
 
 def score(items: Sequence[Item], runs: Sequence[Run]) -> tuple[int, int, int, int]:
-    """What `cover` minimises, counted on the runs themselves."""
+    """Returns what `cover` minimises, counted on the runs themselves."""
     names = Counter(name(items, run) for run in runs)
     kinds = Counter(item.kind for item in items)
     spaces: dict[Hashable, int] = {}
@@ -155,6 +156,6 @@ def score(items: Sequence[Item], runs: Sequence[Run]) -> tuple[int, int, int, in
     for start, stop in runs:
         key = name(items, (start, stop))
         spaces[key] = math.prod(item.space for item in items[start:stop])
-        if names[key] == 1 and items[start].trips == 1:
+        if names[key] == 1 and items[start].times == 1:
             stray += sum(kinds[item.kind] > 1 for item in items[start:stop])
     return stray, len(spaces), sum(spaces.values()), len(runs)

@@ -7,6 +7,7 @@ same program cut out of two places, or of two models, is the same graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,27 +15,59 @@ import jax
 
 from cfp.blocks import Block, Blocks, Candidate
 from cfp.blocks.recompute import Recomputed
-from cfp.segments.program import Program
-from cfp.trace import LOOP_SLICE, Equation, Graph, Value
+from cfp.segments.program import Program, forward_loop
+from cfp.trace import LOOP_EXIT, LOOP_SLICE, LOOP_STACK, Equation, Graph, Role, Value
+from cfp.trace.calling import PLAIN
+
+# The iterations that a loop's body is measured with. What a program takes once, however long its
+# loop is (its devices wake up and meet: 0.25 ms on two cores), is divided by it; every run takes so
+# many times longer.
+MEASURED_ITERATIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """How one iteration of a loop meets the others; arguments and results are positions.
+
+    `carries` maps arguments to the results that replace them in the next iteration. `varies` are
+    the other arguments that every iteration has anew; what is in neither is the same in all. `sums`
+    are the carried arguments that add up gradients for the update after the loop. `kept` counts the
+    iterations whose activations are there at once: a loop that is differentiated keeps those of
+    all, a loop over micro-batches those of one.
+    """
+
+    carries: Mapping[int, int]
+    varies: frozenset[int]
+    sums: frozenset[int]
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """`values[i]` and `blocks_of[i]` name value i and block i as the step does.
+    """`values[i]`, `equations[i]` and `blocks_of[i]` name value, equation and block i as the step
+    does.
 
-    `goes_round` maps results to the arguments they replace in the next step, by position.
+    `feedback` maps results to the arguments they replace in the next step, by position. One of a
+    loop is an `iteration`, of which `times` happen in a step.
     """
 
     graph: Graph
     blocks: Blocks
     values: tuple[int, ...]
+    equations: tuple[int, ...]
     blocks_of: tuple[int, ...]
     times: int
-    goes_round: Mapping[int, int]
+    feedback: Mapping[int, int]
+    iteration: Iteration | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Returns how many iterations the measured program runs; 1 outside loops."""
+        return 1 if self.iteration is None else MEASURED_ITERATIONS
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The arguments, as the step numbers them."""
+        """Returns the arguments, as the step numbers them."""
         return tuple(self.values[value] for value in self.graph.inputs)
 
     @property
@@ -42,8 +75,9 @@ class Extract:
         return tuple(self.values[value] for value in self.graph.outputs)
 
 
-def extract(graph: Graph, blocks: Blocks, program: Program, pairs: Mapping[int, int]) -> Extract:
-    """The program as a graph. `pairs` says which results of the step are its next arguments."""
+def extract(graph: Graph, blocks: Blocks, program: Program, feedback: Mapping[int, int]) -> Extract:
+    """Returns the program as a graph. `feedback` says which results of the step are its next
+    arguments."""
     equations = [graph.equations[e] for e in program.equations]
     actual = program.aliases
     order = dict.fromkeys(program.inputs)
@@ -56,8 +90,8 @@ def extract(graph: Graph, blocks: Blocks, program: Program, pairs: Mapping[int, 
     belongs = [block for block in blocks.blocks if any(seed in place for seed in block.seeds)]
     stored = {value for value in program.inputs if _parameter(graph, blocks, value)}
     inputs = {value: i for i, value in enumerate(program.inputs)}
-    round_values = {graph.outputs[o]: graph.inputs[i] for o, i in pairs.items()}
-    goes_round = {
+    round_values = {graph.outputs[o]: graph.inputs[i] for o, i in feedback.items()}
+    feedback = {
         position: inputs[round_values[value]]
         for position, value in enumerate(program.outputs)
         if round_values.get(value) in inputs
@@ -66,10 +100,52 @@ def extract(graph: Graph, blocks: Blocks, program: Program, pairs: Mapping[int, 
         cut,
         _cut_blocks(blocks, belongs, number, place, frozenset(number[v] for v in stored)),
         tuple(order),
+        program.equations,
         tuple(block.index for block in belongs),
         program.times,
-        goes_round,
+        feedback,
+        None if program.loop is None else _iteration(graph, program, program.loop),
     )
+
+
+def _iteration(graph: Graph, program: Program, loop: int) -> Iteration:
+    twins = {record.twin: record.index for record in graph.loops if record.twin is not None}
+    arguments = {value: i for i, value in enumerate(program.inputs)}
+    results = {value: i for i, value in enumerate(program.outputs)}
+    carries: dict[int, int] = {}
+    for one in (loop, twins.get(loop)):
+        for enter, leave in graph.loops[one].carries if one is not None else ():
+            first, last = graph.equations[enter].outputs[0], graph.equations[leave].inputs[0]
+            if first in arguments and last in results:
+                carries[arguments[first]] = results[last]
+    inside = frozenset(i for v, i in arguments.items() if _inside(graph, v, loop))
+    return Iteration(
+        carries=carries,
+        varies=inside - carries.keys(),
+        sums=frozenset(
+            i
+            for i, result in carries.items()
+            if loop not in twins and _made_by(graph, program.outputs[result]) is Role.BACKWARD
+        ),
+        kept=math.prod(graph.loops[one].length for one in graph.loop_path(loop) if one in twins),
+    )
+
+
+def _inside(graph: Graph, value: int, loop: int) -> bool:
+    """Returns whether the value is made in the loop, or in its backward pass, or enters it
+    there."""
+    producer = graph.values[value].producer
+    if producer is None:
+        return False
+    where = graph.equations[producer].loop
+    if where is not None and graph.equations[producer].primitive in (LOOP_EXIT, LOOP_STACK):
+        where = graph.loops[where].parent
+    return loop in graph.loop_path(forward_loop(graph, where))
+
+
+def _made_by(graph: Graph, value: int) -> Role | None:
+    producer = graph.values[value].producer
+    return None if producer is None else graph.equations[producer].role
 
 
 def _cut_graph(
@@ -118,6 +194,8 @@ def _cut_graph(
         returned=frozenset(outputs),
         in_tree=jax.tree.structure(inputs),
         out_tree=jax.tree.structure(outputs),
+        calling=PLAIN,
+        own_constraints=0,
         trace_s=0.0,
     )
 
@@ -177,7 +255,7 @@ def _cut_candidate(candidate: Candidate, place: Mapping[int, int]) -> Candidate:
 
 
 def _parameter(graph: Graph, blocks: Blocks, value: int) -> bool:
-    """A parameter, or one layer's slice of a stacked one."""
+    """Returns whether a value is a parameter, or one layer's slice of a stacked one."""
     producer = graph.values[value].producer
     if producer is None:
         return value in blocks.parameters

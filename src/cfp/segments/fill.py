@@ -1,8 +1,9 @@
 """Sensible values for a program's inputs: finite, of the right kind, and inside what they index.
 
-Integers that end up as positions of a lookup stay below the size they look up in; other
-integers (step counters) are small and positive; what only the update reads (second moments) is
-positive; PRNG keys are keys. Never uninitialised memory.
+Integers that end up as positions of a lookup, of any type and by any arithmetic, stay within what
+they look up in (`cfp.segments.ranges`); other integers (step counters) are small and positive, and
+unsigned ones are any bits; what only the update reads (second moments) is positive; PRNG keys are
+keys. Never uninitialised memory.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cfp.segments.intervals import limits
+from cfp.segments.ranges import index_ranges
 from cfp.trace import Graph, Role, is_key
 
-INDEXING = {"gather": 1, "scatter": 1, "scatter-add": 1, "scatter_add": 1}
+COUNTER = (1, 3)  # [low, high) of integers that index nothing: a step has been taken, or two
 SEED = 0  # of the values that programs are measured on
-SLICING = frozenset({"dynamic_slice", "dynamic_update_slice"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +39,47 @@ class Fill:
     high: int = 0
 
     def array(self, random: np.random.Generator) -> np.ndarray:
-        """Of this shape; `random` says which values."""
+        """Returns an array of this shape; `random` says which values."""
         dtype = jnp.dtype(self.dtype)
         if self.kind == "bools":
             return random.random(self.shape) < 0.5
         if self.kind == "bits":
-            return random.integers(0, np.iinfo(dtype).max, self.shape, dtype)
+            largest = int(limits(self.dtype).high)
+            return np.asarray(random.integers(0, largest, self.shape, np.uint64)).astype(dtype)
         if self.kind == "integers":
-            return random.integers(self.low, self.high, self.shape).astype(dtype)
+            return np.asarray(random.integers(self.low, self.high, self.shape)).astype(dtype)
         if self.kind == "positive":
             return np.asarray(random.uniform(0.1, 1.0, self.shape)).astype(dtype)
         return np.asarray(random.normal(0.0, 0.1, self.shape)).astype(dtype)
 
 
-def fill_of(graph: Graph, index: int) -> Fill:
-    """How a value is filled. A PRNG key's fill is of its bits."""
+def fills_of(graph: Graph, values: Sequence[int]) -> tuple[Fill, ...]:
+    """Returns how values that are given together are filled. A PRNG key's fill is of its bits."""
+    ranges = index_ranges(graph, values)
+    return tuple(_fill(graph, value, ranges.get(value)) for value in values)
+
+
+def _fill(graph: Graph, index: int, within: tuple[int, int] | None) -> Fill:
     value = graph.values[index]
     shape, dtype = value.shape, value.dtype
     if is_key(dtype):
         return Fill((*shape, *dtype._impl.key_shape), "uint32", "bits")
     name = str(dtype)
-    if jnp.issubdtype(dtype, np.unsignedinteger):
-        return Fill(shape, name, "bits")
     if dtype == np.bool_:
         return Fill(shape, name, "bools")
+    if within is not None:
+        return Fill(shape, name, "integers", *within)
+    if jnp.issubdtype(dtype, np.unsignedinteger):
+        return Fill(shape, name, "bits")
     if jnp.issubdtype(dtype, np.integer):
-        bound = index_bound(graph, index)
-        low, high = (1, 3) if bound is None else (0, bound)
-        return Fill(shape, name, "integers", low, high)
+        return Fill(shape, name, "integers", *COUNTER)
     roles = {graph.equations[reader].role for reader in graph.readers[index]}
     positive = roles == {Role.UPDATE} or not shape
     return Fill(shape, name, "positive" if positive else "normal")
 
 
 def as_key(graph: Graph, index: int, bits: Any) -> Any:
-    """The value itself, from the bits of a key; anything else as it is."""
+    """Returns the key that these bits are; anything else as it is."""
     dtype = graph.values[index].dtype
     if not is_key(dtype):
         return bits
@@ -80,39 +88,7 @@ def as_key(graph: Graph, index: int, bits: Any) -> Any:
 
 
 def example_inputs(graph: Graph, values: Sequence[int], seed: int = SEED) -> list[np.ndarray | Any]:
-    """One array per value, the same for the same seed."""
+    """Returns one array per value, the same for the same seed."""
     random = np.random.default_rng(seed)
-    return [as_key(graph, value, fill_of(graph, value).array(random)) for value in values]
-
-
-def index_bound(graph: Graph, value: int) -> int | None:
-    """The smallest size that the integers of `value` look up in, if they do."""
-    bound: int | None = None
-    seen = {value}
-    todo = [value]
-    while todo:
-        current = todo.pop()
-        for reader in graph.readers[current]:
-            equation = graph.equations[reader]
-            found = _indexed(equation.op, equation.inputs, current)
-            if found is not None:
-                bound = found if bound is None else min(bound, found)
-                continue
-            for output in equation.outputs:
-                integer = jnp.issubdtype(graph.values[output].dtype, np.signedinteger)
-                if integer and output not in seen:
-                    seen.add(output)
-                    todo.append(output)
-    return bound
-
-
-def _indexed(op: Any, inputs: Sequence[int], value: int) -> int | None:
-    if op.primitive in INDEXING and inputs[INDEXING[op.primitive]] == value:
-        numbers = op.params["dimension_numbers"]
-        dims = getattr(numbers, "start_index_map", None)
-        if dims is None:
-            dims = numbers.scatter_dims_to_operand_dims
-        return min((op.in_shapes[0][dim] for dim in dims), default=None)
-    if op.primitive in SLICING and value in inputs[1:]:
-        return 1
-    return None
+    pairs = zip(values, fills_of(graph, values), strict=True)
+    return [as_key(graph, value, fill.array(random)) for value, fill in pairs]

@@ -16,12 +16,13 @@ import hashlib
 from dataclasses import dataclass
 
 from cfp.affine import Map, identity
-from cfp.blocks import Block, Blocks
+from cfp.blocks import Block, Blocks, SeedSplit
 from cfp.blocks.build import is_contraction
 from cfp.trace import LOOP_ENTER, Equation, Graph, Op, Role
 
 Label = tuple[str, int]  # ("contraction", ordinal) or ("boundary", ordinal)
 Edge = tuple[Label, Map | str]  # the map, or the opaque primitive on the way
+SplitsOfSeeds = tuple[int, tuple[SeedSplit | None, ...]]  # a candidate's extent, and its splits
 Wiring = tuple[int | None, ...]  # per boundary tensor: blocks back; None from outside a loop
 
 
@@ -93,7 +94,9 @@ class Printer:
             for output in equation.outputs:
                 if output in reach and self._leaves(output, within):
                     leaving.add(reach[output])
-        candidates = tuple((c.name, c.extent) for c in block.candidates)
+        candidates = tuple(
+            (c.extent, tuple(c.seeds.get(seed) for seed in block.seeds)) for c in block.candidates
+        )
         key = (
             tuple((id(op), edges) for op, edges in nodes),
             frozenset(leaving),
@@ -140,14 +143,14 @@ class Printer:
 
 
 def digest(text: str) -> str:
-    """Sixteen hex digits that name a text, stable across processes."""
+    """Returns sixteen hex digits that name a text, stable across processes."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _text(
     nodes: list[tuple[Op, tuple[frozenset[Edge], ...]]],
     leaving: set[frozenset[Edge]],
-    candidates: tuple[tuple[str, int], ...],
+    candidates: tuple[SplitsOfSeeds, ...],
 ) -> str:
     lines = []
     for op, incoming in nodes:
@@ -156,7 +159,9 @@ def _text(
         lines.append(f"{op.primitive} {op.in_shapes}->{op.out_shapes} {dtypes} {op.map.show()}")
         lines += [f"  operand {i}: {_edges(edges)}" for i, edges in enumerate(incoming)]
     lines += sorted(f"leaves: {_edges(edges)}" for edges in leaving)
-    lines.append("candidates: " + ", ".join(f"{name} {extent}" for name, extent in candidates))
+    for extent, splits in candidates:
+        dims = ", ".join(f"{s.operand_dims}->{s.result_dim}" if s else "whole" for s in splits)
+        lines.append(f"candidate of {extent}: {dims}")
     return "\n".join(lines)
 
 

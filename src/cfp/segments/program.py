@@ -2,10 +2,11 @@
 
 A segment's forward, backward and update parts make one program, with the incoming activation and
 cotangent among its inputs. Where a loop is involved, what happens at different rates is kept
-apart: one iteration of the body (`times` its trips), and what runs once per step (the update of
-the stacked parameters). In an iteration, what the forward loop stacks and the backward loop
+apart: one iteration of the body, and what runs once per step (the update of the
+stacked parameters). In an iteration, what the forward loop stacks and the backward loop
 slices is the same tensor, so the two passes meet as they do in a step. What follows from constants
-alone (masks, position tables) is computed inside each that needs it; PRNG keys enter as such.
+alone (masks, position tables) is computed inside each that needs it; PRNG keys enter as such. What
+`jax.debug` prints, and what is computed for that alone, is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cfp.blocks import Blocks
 from cfp.segments.edges import edges
 from cfp.segments.segment import Segments
 from cfp.trace import LOOP_PRIMITIVES, Graph, is_key
+from cfp.trace.callbacks import only_for_debugging
 from cfp.trace.evaluate import run_straight
 
 
@@ -27,6 +29,7 @@ class Program:
 
     segments: tuple[int, ...]
     times: int
+    loop: int | None  # the innermost forward loop around it
     equations: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -50,13 +53,6 @@ class Program:
         return "\n".join(lines)
 
 
-def segment_programs(
-    graph: Graph, blocks: Blocks, segments: Segments, *indices: int
-) -> tuple[Program, ...]:
-    """The programs of a segment, innermost loop first; a single one outside loops."""
-    return Cutter(graph, blocks, segments).programs(*indices)
-
-
 class Cutter:
     """Cuts many segments out of one step."""
 
@@ -64,10 +60,13 @@ class Cutter:
         self.graph = graph
         self.blocks = blocks
         self._fixed = _from_constants(graph)
-        left_out = self._fixed | _of_keys(graph)
+        self._debug = only_for_debugging(graph)
+        left_out = self._fixed | _of_keys(graph) | self._debug
         self._own: dict[int, list[int]] = {}
+        self._all: dict[int, set[int]] = {}
         for part in segments.parts:
             if part.segment is not None:
+                self._all.setdefault(part.segment, set()).update(part.equations)
                 self._own.setdefault(part.segment, []).extend(
                     e
                     for e in part.equations
@@ -75,8 +74,8 @@ class Cutter:
                 )
 
     def programs(self, *indices: int) -> tuple[Program, ...]:
-        """Of one segment, or of several together: two neighbours show what the compiler does
-        across their edge."""
+        """Returns the programs of one segment, or of several together: two neighbours show what the
+        compiler does across their edge."""
         graph = self.graph
         by_rate: dict[int | None, list[int]] = {}
         for index in indices:
@@ -84,13 +83,42 @@ class Cutter:
                 by_rate.setdefault(forward_loop(graph, graph.equations[e].loop), []).append(e)
         depth = {loop: len(graph.loop_path(loop)) for loop in by_rate}
         return tuple(
-            _program(graph, self.blocks, indices, graph.trips(loop), by_rate[loop], self._fixed)
+            self._program(indices, loop, by_rate[loop])
             for loop in sorted(by_rate, key=lambda loop: (-depth[loop], loop or 0))
+        )
+
+    def equations(self, index: int) -> frozenset[int]:
+        """Returns the equations of a segment, those that its loops are made of and those of its
+        programs that several segments share."""
+        shared = (e for program in self.programs(index) for e in program.equations)
+        return frozenset(self._all[index].union(shared))
+
+    def _program(self, segments: tuple[int, ...], loop: int | None, own: list[int]) -> Program:
+        graph, fixed = self.graph, self._fixed
+        equations = _with(graph, own, fixed)
+        outer, made = edges(graph, equations, self._debug)
+        inner = {
+            v for e in equations for v in (*graph.equations[e].inputs, *graph.equations[e].outputs)
+        }
+        same = self.blocks.recomputed.same
+        aliases = {
+            value: same[value]
+            for value in outer
+            if _is_slice(graph, value) and same.get(value) in inner
+        }
+        return Program(
+            segments=segments,
+            times=graph.times(loop),
+            loop=loop,
+            equations=tuple(equations),
+            inputs=tuple(value for value in outer if value not in aliases),
+            outputs=tuple(value for value in made if graph.values[value].producer not in fixed),
+            aliases=aliases,
         )
 
 
 def _from_constants(graph: Graph) -> set[int]:
-    """Equations whose results depend on no argument, and are none of the step's."""
+    """Returns the equations whose results depend on no argument, and are none of the step's."""
     varying = set(graph.inputs)
     fixed: set[int] = set()
     for equation in graph.equations:
@@ -104,8 +132,8 @@ def _from_constants(graph: Graph) -> set[int]:
 
 
 def _of_keys(graph: Graph) -> set[int]:
-    """Equations that only derive PRNG keys: next to nothing, and different in every depth of a
-    model. Keys enter programs ready-made."""
+    """Returns the equations that only derive PRNG keys: they are next to nothing, and differ in
+    every depth of a model. Keys enter programs ready-made."""
     return {
         equation.index
         for equation in graph.equations
@@ -114,7 +142,7 @@ def _of_keys(graph: Graph) -> set[int]:
 
 
 def _with(graph: Graph, equations: list[int], fixed: set[int]) -> list[int]:
-    """The equations and those of `fixed` that they need, in order."""
+    """Returns the equations and those of `fixed` that they need, in order."""
     needed = set(equations)
     todo = list(equations)
     while todo:
@@ -131,35 +159,6 @@ def forward_loop(graph: Graph, loop: int | None) -> int | None:
         return None
     twin = graph.loops[loop].twin
     return loop if twin is None else twin
-
-
-def _program(
-    graph: Graph,
-    blocks: Blocks,
-    segments: tuple[int, ...],
-    times: int,
-    own: list[int],
-    fixed: set[int],
-) -> Program:
-    equations = _with(graph, own, fixed)
-    outer, made = edges(graph, equations)
-    inner = {
-        v for e in equations for v in (*graph.equations[e].inputs, *graph.equations[e].outputs)
-    }
-    same = blocks.recomputed.same
-    aliases = {
-        value: same[value]
-        for value in outer
-        if _is_slice(graph, value) and same.get(value) in inner
-    }
-    return Program(
-        segments=segments,
-        times=times,
-        equations=tuple(equations),
-        inputs=tuple(value for value in outer if value not in aliases),
-        outputs=tuple(value for value in made if graph.values[value].producer not in fixed),
-        aliases=aliases,
-    )
 
 
 def _is_slice(graph: Graph, value: int) -> bool:

@@ -48,13 +48,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One occurrence: a run of blocks. In a loop it happens `trips` times."""
+    """One occurrence of a kind: a run of blocks. It runs `times` times a step, more than once in a
+    loop."""
 
     index: int
     kind: int
     blocks: tuple[int, ...]
     loop: int | None
-    trips: int
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class DistinctSegment:
     text: str
     representative: int
     occurrences: tuple[int, ...]
-    trips: int  # over all occurrences
+    times: int  # how often all occurrences run in a step, together
     strategies: tuple[int, ...]  # per block
 
     @property
@@ -94,11 +95,11 @@ class Segments:
         for kind in self.kinds:
             sizes = " x ".join(map(str, kind.strategies))
             lines.append(
-                f"kind {kind.index} {kind.fingerprint}: {kind.trips} times, "
+                f"kind {kind.index} {kind.fingerprint}: {kind.times} times, "
                 f"{len(kind.strategies)} blocks, {sizes} = {kind.space} plans"
             )
         for segment in self.segments:
-            times = f" x{segment.trips}" if segment.trips > 1 else ""
+            times = f" x{segment.times}" if segment.times > 1 else ""
             where = ", ".join(map(str, segment.blocks))
             lines.append(f"segment {segment.index}: kind {segment.kind}, blocks {where}{times}")
         return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""The plans people copy today, for any step: to compare with, never among the candidates."""
+"""Templates make the plans that people copy today, for any step. They are there to compare with,
+and never among the candidates."""
 
 from cfp.templates.alpa import alpa
 from cfp.templates.data_parallel import data_parallel

@@ -13,9 +13,9 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import find_feedback
 from cfp.layouts import Layouts
-from cfp.plan import Plan, auto_mesh, plan_of_layouts
+from cfp.plan import Plan, plan_of_layouts
 from cfp.plan.build import analyze_for
 from cfp.plan.pins import resolve_pins
 from cfp.templates.alpa_ilp import AlpaOptions, solve_alpa
@@ -29,16 +29,15 @@ def alpa(
     options: AlpaOptions | None = None,
     time_limit_s: float = 60.0,
 ) -> Plan:
-    """Alpa's intra-operator plan. At the time limit the best plan found so far counts."""
-    mesh = auto_mesh(mesh)
+    """Returns Alpa's intra-operator plan; at the time limit the best one found so far counts."""
     analysis = analyze_for(step, args, mesh)
     parameters = analysis.grouping.parameters
-    pairs = find_pairs(analysis.graph, parameters)
+    feedback = find_feedback(analysis.graph, parameters)
     solution = solve_alpa(
         analysis.graph,
         mesh.devices.shape,
         parameters=parameters,
-        pairs=pairs,
+        feedback=feedback,
         options=options or AlpaOptions(),
         time_limit_s=time_limit_s,
     )
@@ -48,7 +47,7 @@ def alpa(
     ]
     if solution.relented:
         notes.append("Alpa's rules forbid every assignment here: this is the least forbidden one.")
-    layouts = _pinned(analysis, mesh, solution.layouts, pins or {}, pairs)
+    layouts = _pinned(analysis, mesh, solution.layouts, pins or {}, feedback)
     return plan_of_layouts(step, analysis, mesh, layouts, name="alpa", notes=tuple(notes))
 
 
@@ -57,10 +56,13 @@ def _pinned(
     mesh: Mesh,
     layouts: Layouts,
     pins: Mapping[str, Any],
-    pairs: Mapping[int, int],
+    feedback: Mapping[int, int],
 ) -> Layouts:
-    """A pinned argument lies as pinned; its uses stay as solved and are resharded to."""
+    """Returns the layouts with pinned arguments as pinned; their uses stay as solved and are
+    resharded to."""
     held = resolve_pins(analysis.graph, mesh, pins)
     inputs = tuple(held.get(i, layout) for i, layout in enumerate(layouts.inputs))
-    outputs = tuple(held.get(pairs.get(i, -1), layout) for i, layout in enumerate(layouts.outputs))
+    outputs = tuple(
+        held.get(feedback.get(i, -1), layout) for i, layout in enumerate(layouts.outputs)
+    )
     return replace(layouts, inputs=inputs, outputs=outputs)

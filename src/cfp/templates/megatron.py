@@ -1,8 +1,8 @@
-"""Megatron: products by weights are split in columns, then in rows, so that one sum serves two.
+"""Megatron: products by weights are split by output, then by input, so that one sum serves two.
 
-A weight's product whose input comes whole is split by columns (every device makes some features);
-the next, whose input comes split in the dim it contracts, is split by rows and leaves partial
-sums, which one all-reduce completes. Lookups split the table by rows (the vocabulary). What comes
+A weight's product whose input comes whole is split by its output features (every device makes some
+of them); the next, whose input comes split in the dim it sums over, is split by its input features
+and leaves partial sums, which one all-reduce completes. Lookups split the table's rows. What comes
 split stays so through products of activations. Cheap products (a router), products of whole
 activations and blocks of which no dim divides are replicated. On a mesh of several axes the last is
 the tensor axis, unless `axis` names another, and the others split the batch.
@@ -16,15 +16,19 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
-from cfp.blocks import Block, Kind
+from cfp.blocks import Block, SplitName
 from cfp.blocks.operands import OPERANDS
 from cfp.errors import CfpError
 from cfp.layouts.carry import splits
-from cfp.plan import Plan, auto_mesh, build_plan
+from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
 from cfp.templates.data_parallel import batch_strategies
 from cfp.templates.walk import Decide, split_of, walk
 from cfp.trace import Equation, Role
+
+# what a product splits first, and what a lookup does, where neither follows from the data
+ORDER = (SplitName.OUTPUT, SplitName.INPUT)
+TABLE_ORDER = (SplitName.TABLE, SplitName.OUTPUT)
 
 
 def megatron(
@@ -34,13 +38,12 @@ def megatron(
     axis: str | None = None,
     pins: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Tensor parallel over one axis, data parallel over the others."""
-    mesh = auto_mesh(mesh)
+    """Returns the plan that is tensor parallel over one axis and data parallel over the others."""
+    analysis = analyze_for(step, args, mesh)
     names = mesh.axis_names
     if axis is not None and axis not in names:
         raise CfpError(f"`axis` is {axis!r}; the mesh has {', '.join(names)}.")
     tensor = names.index(axis) if axis is not None else len(names) - 1
-    analysis = analyze_for(step, args, mesh)
     size = mesh.devices.shape[tensor]
     chosen = tensor_candidates(analysis, size)
     others = [i for i in range(len(names)) if i != tensor]
@@ -53,7 +56,7 @@ def megatron(
 
 
 def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:
-    """Per block what the tensor axis splits."""
+    """Returns for each block the candidate that the tensor axis splits."""
     if size == 1:
         return [None] * len(analysis.blocks)
     chosen = walk(analysis, size, {}, _decide(size, weights(analysis)))
@@ -66,7 +69,7 @@ def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:
 
 
 def weights(analysis: Analysis) -> set[int]:
-    """The forward values made of parameters and constants alone."""
+    """Returns the forward values made of parameters and constants alone."""
     graph = analysis.graph
     found = {*analysis.grouping.parameters, *graph.constants}
     for equation in graph.role(Role.FORWARD):
@@ -78,8 +81,9 @@ def weights(analysis: Analysis) -> set[int]:
 def _decide(size: int, weights: Collection[int]) -> Decide:
     def decide(block: Block, seed: Equation, reads: Sequence[int | None]) -> int | None:
         options = [i for i, c in enumerate(block.candidates) if c.allows(size)]
-        data, _ = OPERANDS[seed.primitive]
-        if splits(reads[data]):
+        for data in OPERANDS[seed.primitive]:  # the activation, or the first of two
+            if seed.inputs[data] in weights or not splits(reads[data]):
+                continue
             for i in options:
                 split = split_of(block, i, seed)
                 if split is not None and split.operand_dims[data] == reads[data]:
@@ -89,10 +93,9 @@ def _decide(size: int, weights: Collection[int]) -> Decide:
             return None
         if not any(value in weights for value in seed.inputs):
             return None
-        order = (Kind.CONTRACTED, Kind.COLUMNS) if looks_up else (Kind.COLUMNS, Kind.CONTRACTED)
-        for kind in order:
+        for name in TABLE_ORDER if looks_up else ORDER:
             for i in options:
-                if block.candidates[i].kind is kind:
+                if block.candidates[i].split_name is name:
                     return i
         return None
 

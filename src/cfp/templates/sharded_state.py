@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from cfp.layouts import whole
 from cfp.layouts.state import State, split_state
-from cfp.plan import Plan, auto_mesh, build_plan
+from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
 from cfp.templates.data_parallel import batch_strategies
 
@@ -24,14 +24,14 @@ from cfp.templates.data_parallel import batch_strategies
 def zero1(
     step: Callable[..., Any], *args: Any, mesh: Mesh, pins: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Data parallel with the optimizer state split."""
+    """Returns the data parallel plan with the optimizer state split."""
     return _plan(step, args, mesh, pins, State.ZERO1)
 
 
 def fsdp(
     step: Callable[..., Any], *args: Any, mesh: Mesh, pins: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Data parallel with parameters, gradients and optimizer state split."""
+    """Returns the data parallel plan with parameters, gradients and optimizer state split."""
     return _plan(step, args, mesh, pins, State.FSDP)
 
 
@@ -42,7 +42,6 @@ def _plan(
     pins: Mapping[str, Any] | None,
     state: State,
 ) -> Plan:
-    mesh = auto_mesh(mesh)
     analysis = analyze_for(step, args, mesh)
     axes = tuple(range(len(mesh.axis_names)))
     strategies = batch_strategies(analysis, mesh, axes, state.value)

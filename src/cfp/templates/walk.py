@@ -21,7 +21,8 @@ Decide = Callable[[Block, Equation, Sequence[int | None]], int | None]
 def walk(
     analysis: Analysis, size: int, start: Mapping[int, int], decide: Decide
 ) -> list[int | None]:
-    """A candidate per block for an axis of `size`; `start` splits arguments: value -> dim."""
+    """Returns a candidate per block for an axis of `size`; `start` says which arguments are split:
+    value -> dim."""
     graph, blocks = analysis.graph, analysis.grouping
     carry = Carry((size,))
     layouts: dict[int, PartialLayout] = {value: (dim,) for value, dim in start.items()}
@@ -51,5 +52,6 @@ def walk(
 
 
 def split_of(block: Block, candidate: int, seed: Equation) -> SeedSplit | None:
-    """How a candidate splits a seed; None where it leaves that one of several seeds whole."""
+    """Returns how a candidate splits a seed; None where it leaves that one of several seeds
+    whole."""
     return block.candidates[candidate].seeds.get(seed.index)

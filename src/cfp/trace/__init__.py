@@ -1,4 +1,4 @@
-"""Stage 1: step -> Graph. The only room that touches JAX's private parts."""
+"""Stage 1 turns a step into a `Graph`. It is the only room that touches JAX's private parts."""
 
 from cfp.trace.graph import (
     LOOP_ENTER,

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import jax
 from jax._src import source_info_util
 
+from cfp.trace.callbacks import DEBUG, Debug, debug_params
 from cfp.trace.graph import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Equation, Graph
 
 _SCOPE = re.compile(r"cfp\[(\d+)\]")
@@ -25,24 +26,35 @@ class Touch(Protocol):
     """What happens to tensors on their way through `rebuild`."""
 
     def value(self, value: int, array: Any) -> Any:
-        """A tensor where it is made."""
+        """Returns what a tensor becomes where it is made."""
         ...
 
     def operand(self, equation: int, operand: int, array: Any) -> Any:
-        """A tensor where an equation reads it."""
+        """Returns what a tensor becomes where an equation reads it."""
         ...
 
-    def once(self, equation: int, operand: int) -> int | None:
-        """Operands outside loops that have a number in common are one tensor, read alike: only the
-        first of them is touched, for all."""
+    def entry(self, equation: int, operand: int) -> int | None:
+        """Returns a number that operands share if they are one tensor, which enters a part of the
+        step there; None for any other operand."""
+        ...
+
+    def enter(self, equation: int, operand: int, array: Any) -> Any:
+        """Returns what a tensor becomes on its way in, once for all operands of one number."""
         ...
 
 
-def bind(equation: Equation, operands: Iterable[Any]) -> list[Any]:
-    """Applies the equation's primitive. Loop pseudo-operations are not for this function."""
+def bind(equation: Equation, operands: Iterable[Any], debug: Debug = "kept") -> list[Any]:
+    """Applies the equation's primitive. Loop pseudo-operations are not for this function.
+
+    The equation brings its context along, but for the mesh: that is the plan's.
+    """
+    if debug == "left out" and equation.primitive in DEBUG:
+        return []
     primitive = equation.op.primitive_object
-    with equation.origin.ctx.manager:
-        results = primitive.bind(*operands, **primitive.get_bind_params(equation.op.params))
+    mesh = jax.sharding.get_abstract_mesh()
+    with equation.origin.ctx.manager, jax.sharding.use_abstract_mesh(mesh):
+        params = debug_params(equation.primitive, equation.op.params, debug)
+        results = primitive.bind(*operands, **primitive.get_bind_params(params))
     return list(results) if primitive.multiple_results else [results]
 
 
@@ -54,25 +66,26 @@ def run_straight(equations: Iterable[Equation], env: MutableMapping[int, Any]) -
 
 
 def equations_of(op_name: str) -> list[int]:
-    """The equations that a compiler's operation name stems from, innermost first."""
+    """Returns the equations that a compiler's operation name stems from, innermost first."""
     return [int(index) for index in reversed(_SCOPE.findall(op_name))]
 
 
-def rebuild(graph: Graph, inputs: Sequence[Any], touch: Touch) -> list[Any]:
-    """The step's flat outputs from its flat inputs, every tensor shown to `touch`."""
+def rebuild(graph: Graph, inputs: Sequence[Any], touch: Touch, debug: Debug = "kept") -> list[Any]:
+    """Returns the step's flat outputs from its flat inputs and shows every tensor to `touch`.
+    `cfp.trace.callbacks` says what `debug` may be."""
     env: dict[int, Any] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
-    _Rebuild(graph, touch).run(range(len(graph.equations)), None, env)
+    _Rebuild(graph, touch, debug).run(range(len(graph.equations)), None, env)
     return [env[value] for value in graph.outputs]
 
 
 class _Rebuild:
-    def __init__(self, graph: Graph, touch: Touch) -> None:
+    def __init__(self, graph: Graph, touch: Touch, debug: Debug) -> None:
         self.graph = graph
         self.touch = touch
-        self._read: dict[int, Any] = {}
+        self.debug = debug
 
     def run(self, span: range, loop: int | None, env: dict[int, Any]) -> None:
-        """The equations of `span`, of which those in deeper loops than `loop` come in runs."""
+        """Runs the equations of `span`; those in deeper loops than `loop` come in runs."""
         at = span.start
         while at < span.stop:
             inner = self._below(at, loop)
@@ -87,7 +100,7 @@ class _Rebuild:
             at = stop
 
     def _below(self, equation: int, loop: int | None) -> int | None:
-        """The loop right inside `loop` that an equation is in."""
+        """Returns the loop right inside `loop` that an equation is in."""
         path = self.graph.loop_path(self.graph.equations[equation].loop)
         depth = 0 if loop is None else len(self.graph.loop_path(loop))
         return path[depth] if len(path) > depth else None
@@ -99,15 +112,14 @@ class _Rebuild:
             source_info_util.user_context(source.traceback, name_stack=stack),
             jax.named_scope(f"cfp[{equation.index}]"),
         ):
-            operands = [
-                self._operand(equation.index, i, env[value])
-                for i, value in enumerate(equation.inputs)
-            ]
-            for value, array in zip(equation.outputs, bind(equation, operands), strict=True):
+            operands = [self._operand(equation, i, env) for i in range(len(equation.inputs))]
+            for value, array in zip(
+                equation.outputs, bind(equation, operands, self.debug), strict=True
+            ):
                 env[value] = self.touch.value(value, array)
 
     def _scan(self, loop: int, span: range, env: dict[int, Any]) -> None:
-        """One loop; `span` are its equations: entries, body, exits."""
+        """Runs one loop; `span` are its equations: entries, body, exits."""
         record = self.graph.loops[loop]
         own: dict[str, list[Equation]] = {primitive: [] for primitive in LOOP_PRIMITIVES}
         body: list[int] = []
@@ -147,15 +159,17 @@ class _Rebuild:
 
     def _given(self, equation: Equation, env: dict[int, Any]) -> Any:
         with jax.named_scope(f"cfp[{equation.index}]"):
-            return self._operand(equation.index, 0, env[equation.inputs[0]])
+            return self._operand(equation, 0, env)
 
-    def _operand(self, equation: int, operand: int, array: Any) -> Any:
-        number = self.touch.once(equation, operand)
-        if number is None:
-            return self.touch.operand(equation, operand, array)
-        if number not in self._read:
-            self._read[number] = self.touch.operand(equation, operand, array)
-        return self._read[number]
+    def _operand(self, equation: Equation, operand: int, env: dict[int, Any]) -> Any:
+        """What has entered is kept in `env` under -1 - its number: a loop's body has its own."""
+        array = env[equation.inputs[operand]]
+        number = self.touch.entry(equation.index, operand)
+        if number is not None:
+            if -1 - number not in env:
+                env[-1 - number] = self.touch.enter(equation.index, operand, array)
+            array = env[-1 - number]
+        return self.touch.operand(equation.index, operand, array)
 
     def _named(self, equation: Equation, value: int, array: Any) -> Any:
         with jax.named_scope(f"cfp[{equation.index}]"):

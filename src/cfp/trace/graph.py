@@ -24,6 +24,7 @@ from typing import Any
 import jax
 
 from cfp.affine import OpMap
+from cfp.trace.calling import Calling
 
 Shape = tuple[int, ...]
 
@@ -37,7 +38,7 @@ LOOP_PRIMITIVES = frozenset({LOOP_ENTER, LOOP_SLICE, LOOP_STACK, LOOP_EXIT})
 
 
 def is_key(dtype: Any) -> bool:
-    """A typed PRNG key's."""
+    """Returns whether a dtype is that of a typed PRNG key."""
     return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
@@ -132,7 +133,9 @@ class Loop:
 class Graph:
     """A traced step. `inputs` and `outputs` are value indices in the order of the flat pytrees.
 
-    `in_tree` is the structure of the tuple of arguments, `out_tree` that of the result.
+    `in_tree` is the structure of the tuple of arguments, `out_tree` that of the result, both of
+    arrays; `calling` says how these come from what the user passes and become what the user gets.
+    The step asks for `own_constraints` shardings itself; they are left out, since a plan decides.
     """
 
     equations: tuple[Equation, ...]
@@ -148,28 +151,31 @@ class Graph:
     returned: frozenset[int]  # `outputs` as a set
     in_tree: Any
     out_tree: Any
+    calling: Calling
+    own_constraints: int
     trace_s: float
 
     def role(self, role: Role) -> Iterator[Equation]:
         return (equation for equation in self.equations if equation.role is role)
 
     def loop_path(self, loop: int | None) -> tuple[int, ...]:
-        """The loops around an equation, outermost first."""
+        """Returns the loops around an equation, outermost first."""
         path: list[int] = []
         while loop is not None:
             path.append(loop)
             loop = self.loops[loop].parent
         return tuple(reversed(path))
 
-    def trips(self, loop: int | None) -> int:
-        """How many times an equation of `loop` happens in one step."""
+    def times(self, loop: int | None) -> int:
+        """Returns how many times an equation of `loop` runs in one step."""
         return math.prod(self.loops[inner].length for inner in self.loop_path(loop))
 
     def opaque(self) -> tuple[Equation, ...]:
         return tuple(equation for equation in self.equations if equation.opaque)
 
     def argument(self, value: int) -> str | None:
-        """The path of the one argument that a value is made from (cast, sliced, reshaped)."""
+        """Returns the path of the one argument that a value is made from (cast, sliced,
+        reshaped)."""
         while (producer := self.values[value].producer) is not None:
             made_from = [v for v in self.equations[producer].inputs if v not in self.constants]
             if len(made_from) != 1:
@@ -178,7 +184,7 @@ class Graph:
         return self.input_paths[self.inputs.index(value)] if value in self.inputs else None
 
     def describe(self, value: int) -> str:
-        """A value as the user knows it: its argument path, or what made it and where."""
+        """Returns a value as the user knows it: its argument path, or what made it and where."""
         from cfp.trace.source import source_line  # the only place a description needs frames
 
         if value in self.inputs:

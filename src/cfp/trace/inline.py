@@ -42,6 +42,9 @@ CALLS = {
     "checkpoint": "jaxpr",
 }
 CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
+# primitives by which a step itself constrains a tensor's sharding; they compute nothing
+PLACEMENTS = frozenset({"sharding_constraint", "reshard", "mesh_cast"})
+_OWN_SHARDINGS = ("sharding", "out_sharding")  # parameters by which operations say the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Inliner:
     loops: list[Loop] = field(default_factory=list)
     outside_autodiff: set[int] = field(default_factory=set)
     after_gradient: set[int] = field(default_factory=set)
+    own_constraints: int = 0
     _ops: dict[Any, Op] = field(default_factory=dict)
     _transforms: dict[Any, str] = field(default_factory=dict)
     _literals: dict[Any, int] = field(default_factory=dict)
@@ -92,6 +96,9 @@ class Inliner:
             name = eqn.primitive.name
             if name in CALLS:
                 outputs = self._call(eqn, inputs, inner)
+            elif name in PLACEMENTS:
+                outputs = inputs
+                self.own_constraints += name == "sharding_constraint"
             elif name == "scan" and self._spliceable(eqn, inputs, inner):
                 outputs = self._splice(eqn, inputs, inner)
             else:
@@ -119,20 +126,22 @@ class Inliner:
     def _op(self, eqn: Any, inputs: Sequence[int]) -> Op:
         in_shapes = tuple(self.values[i].shape for i in inputs)
         in_dtypes = tuple(self.values[i].dtype for i in inputs)
-        key: Any = (eqn.primitive.name, in_shapes, in_dtypes, *eqn.params.values())
+        said = [name for name in _OWN_SHARDINGS if eqn.params.get(name) is not None]
+        params = {**eqn.params, **dict.fromkeys(said)} if said else eqn.params
+        key: Any = (eqn.primitive.name, in_shapes, in_dtypes, *params.values())
         try:
             op = self._ops.get(key)
         except TypeError:  # a parameter that cannot be hashed: this equation's Op is its own
-            key, op = id(eqn), None
+            key, op = ("its own", len(self._ops)), None
         if op is None:
             out_shapes = tuple(tuple(map(int, var.aval.shape)) for var in eqn.outvars)
             op = self._ops[key] = Op(
                 primitive=eqn.primitive.name,
-                params=eqn.params,
+                params=params,
                 in_shapes=in_shapes,
                 out_shapes=out_shapes,
                 out_dtypes=tuple(var.aval.dtype for var in eqn.outvars),
-                map=op_map(eqn.primitive.name, eqn.params, in_shapes, out_shapes),
+                map=op_map(eqn.primitive.name, params, in_shapes, out_shapes),
                 primitive_object=eqn.primitive,
             )
         return op
@@ -184,7 +193,7 @@ class Inliner:
         return self._body(callee, inputs, context)
 
     def _body(self, callee: Any, inputs: Sequence[int], context: Context) -> list[int]:
-        """Inlines an open or closed jaxpr on `inputs`."""
+        """Inlines an open or closed jaxpr on `inputs`; returns its outputs' values."""
         jaxpr = getattr(callee, "jaxpr", callee)
         env = dict(zip(jaxpr.invars, inputs, strict=True))
         for var, array in zip(jaxpr.constvars, getattr(callee, "consts", ()), strict=True):
@@ -223,14 +232,16 @@ class Inliner:
     # --- loops ---------------------------------------------------------------------------
 
     def _spliceable(self, eqn: Any, inputs: Sequence[int], context: Context) -> bool:
-        """A scan becomes a loop when its body contracts and it is not part of the update."""
+        """Returns whether a scan becomes a loop: its body contracts, and it is not part of the
+        update."""
         in_update = not context.transform and not self.after_gradient.isdisjoint(inputs)
         if in_update or eqn.params["length"] < 1 or not _contracts(eqn.params["jaxpr"]):
             return False
         return context.transform != "transpose" or self._twin(eqn, inputs, context) is not None
 
     def _twin(self, eqn: Any, inputs: Sequence[int], context: Context) -> int | None:
-        """The latest forward loop whose stacked tensors a backward scan walks in reverse."""
+        """Returns the latest forward loop whose stacked tensors a backward scan walks in
+        reverse."""
         start = sum(_scan_arity(eqn))
         for loop in reversed(self.loops):
             fits = loop.length == eqn.params["length"] and loop.parent == context.loop
@@ -284,7 +295,7 @@ class Inliner:
 
 
 def _scan_arity(eqn: Any) -> tuple[int, int]:
-    """How many of a scan's operands are constants and how many are carries."""
+    """Returns how many of a scan's operands are constants and how many are carries."""
     if "num_carry" in eqn.params:  # JAX 0.10
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = eqn.params["ft_in"].unpack()  # JAX 0.11
@@ -292,7 +303,7 @@ def _scan_arity(eqn: Any) -> tuple[int, int]:
 
 
 def _first_transform(name_stack: Any) -> str:
-    """`jvp` or `transpose`, whichever is outermost in JAX's name stack, or nothing."""
+    """Returns `jvp` or `transpose`, whichever is outermost in JAX's name stack, or nothing."""
     for element in name_stack.stack:
         if isinstance(element, Transform) and element.name in ("jvp", "transpose"):
             return element.name

@@ -12,7 +12,8 @@ from cfp.errors import CfpError
 
 
 def argument_names(step: Callable[..., Any], count: int) -> list[str]:
-    """The step's own parameter names; `args[i]` where it takes `*args` or has no signature."""
+    """Returns the step's own parameter names; `args[i]` where it takes `*args` or has no
+    signature."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):  # builtins and some C callables have no signature
@@ -26,13 +27,8 @@ def argument_names(step: Callable[..., Any], count: int) -> list[str]:
     return [names[i] if i < len(names) else f"args[{i}]" for i in range(count)]
 
 
-def input_paths(step: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """One path per leaf of `args`; a leaf that is not an array is refused by its path."""
-    return leaf_paths(argument_names(step, len(args)), args)
-
-
 def leaf_paths(names: Sequence[str], args: Sequence[Any]) -> list[str]:
-    """As `input_paths`, for arguments of these names."""
+    """Returns one path per leaf of `args`; a leaf that is not an array is refused by its path."""
     paths: list[str] = []
     for name, arg in zip(names, args, strict=True):
         for key_path, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
@@ -44,8 +40,3 @@ def leaf_paths(names: Sequence[str], args: Sequence[Any]) -> list[str]:
                 )
             paths.append(path)
     return paths
-
-
-def output_paths(result: Any) -> list[str]:
-    leaves = jax.tree_util.tree_flatten_with_path(result)[0]
-    return ["result" + jax.tree_util.keystr(key_path) for key_path, _ in leaves]

@@ -15,22 +15,32 @@ from typing import Any
 import jax
 
 from cfp.errors import CfpError
+from cfp.trace.calling import Calling, Returned, calling_of
 from cfp.trace.graph import Equation, Graph, Role, Value
 from cfp.trace.inline import Context, Inliner
-from cfp.trace.paths import input_paths, output_paths
+from cfp.trace.paths import argument_names, leaf_paths
+from cfp.trace.source import in_one_line
 
 
 def trace(step: Callable[..., Any], *args: Any) -> Graph:
     """Traces `step` on arrays or `ShapeDtypeStruct`s without running it."""
     if not callable(step):
-        raise CfpError(f"`step` is a {type(step).__name__}, not a function: pass the step itself.")
+        raise CfpError(f"`step` is of type {type(step).__name__}, not a function: pass the step.")
     start = time.perf_counter()
-    paths = input_paths(step, args)
-    closed, result = _make_jaxpr(step, args)
+    names = argument_names(step, len(args))
+    calling = calling_of(step, names, args)
+    arrays = calling.arrays(args)
+    paths = leaf_paths(names, arrays)
+    closed, result, calling = _make_jaxpr(step, calling, arrays)
     traced_s = time.perf_counter() - start
 
     inliner = Inliner()
     jaxpr = closed.jaxpr
+    if not jaxpr.outvars:
+        raise CfpError(
+            "The step returns nothing, so there is nothing to compute: return the new state, as "
+            "`return params, loss`."
+        )
     inputs = [inliner.value(var.aval, None) for var in jaxpr.invars]
     env = dict(zip(jaxpr.invars, inputs, strict=True))
     for var, array in zip(jaxpr.constvars, closed.consts, strict=True):
@@ -43,29 +53,57 @@ def trace(step: Callable[..., Any], *args: Any) -> Graph:
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         input_paths=tuple(paths),
-        output_paths=tuple(output_paths(result)),
+        output_paths=tuple(calling.output_paths(names, result)),
         donated=_donated(jaxpr),
         constants=inliner.constants,
         loops=tuple(inliner.loops),
         readers=readers,
         returned=frozenset(outputs),
-        in_tree=jax.tree.structure(args),
+        in_tree=jax.tree.structure(arrays),
         out_tree=jax.tree.structure(result),
+        calling=calling,
+        own_constraints=inliner.own_constraints,
         trace_s=traced_s,
     )
 
 
-def _make_jaxpr(step: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Any]:
+def _make_jaxpr(
+    step: Callable[..., Any], calling: Calling, arrays: tuple[Any, ...]
+) -> tuple[Any, Any, Calling]:
+    """Returns the step's jaxpr, the shapes of its results, and how it is called.
+
+    It depends on shapes and types alone, not on where the arguments lie: JAX would otherwise trace
+    other equations for arrays on a mesh of Explicit axes, or under one.
+    """
+    told: list[Returned] = []
+    shapes = jax.tree.map(_shape_of, arrays)
     try:
-        return jax.make_jaxpr(step, return_shape=True)(*args)
+        with _automatic_axes():
+            closed, result = jax.make_jaxpr(calling.pure(step, told.append), return_shape=True)(
+                *shapes
+            )
     except CfpError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
         raise CfpError(
-            f"The step does not trace: {type(error).__name__}: {reason}. "
-            "Check that jax.jit(step)(*args) works."
+            f"The step does not trace: {in_one_line(error)}. Check that jax.jit(step)(*args) works."
         ) from error
+    return closed, result, calling.after(told)
+
+
+def _shape_of(leaf: Any) -> Any:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    shape: Any = jax.ShapeDtypeStruct
+    return shape(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _automatic_axes() -> Any:
+    """Returns the mesh that `jax.set_mesh` set, if any, with every axis left to the compiler."""
+    mesh = jax.sharding.get_abstract_mesh()
+    auto: Any = jax.sharding.AxisType.Auto
+    return jax.sharding.use_abstract_mesh(
+        mesh.update_axis_types(dict.fromkeys(mesh.axis_names, auto))
+    )
 
 
 def _readers(equations: Sequence[Equation], values: int) -> tuple[tuple[int, ...], ...]:
@@ -102,7 +140,8 @@ def _settle_roles(inliner: Inliner, readers: Sequence[Sequence[int]]) -> tuple[E
 
 
 def _before_forward(equations: Sequence[Equation], values: Sequence[Value]) -> list[Equation]:
-    """A gradient that a later forward pass depends on (a perturbed step) is forward work itself."""
+    """Returns the equations whose gradient a later forward pass depends on (in a perturbed step):
+    they are forward work themselves."""
     settled = list(equations)
     for index in range(len(settled) - 1, -1, -1):
         if settled[index].role is Role.FORWARD:
@@ -114,7 +153,7 @@ def _before_forward(equations: Sequence[Equation], values: Sequence[Value]) -> l
 
 
 def _donated(jaxpr: Any) -> frozenset[int]:
-    """Positions of the flat inputs that a jitted step donates."""
+    """Returns positions of the flat inputs that a jitted step donates."""
     for eqn in jaxpr.eqns:
         flags = eqn.params.get("donated_invars")
         if flags and any(flags):

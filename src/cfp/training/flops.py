@@ -1,6 +1,6 @@
 """The model's FLOPs of one step: two per multiply-add of each matrix product and convolution.
 
-They are those of the forward and the backward pass, times the trips of the loops around them. What
+The forward and the backward pass count, times the iterations of the loops around them. What
 the backward pass computes again (`jax.checkpoint`) counts once. All else counts nothing: lookups,
 elementwise work, the update, kernels and loops that the trace does not look into.
 """
@@ -18,7 +18,7 @@ def model_flops(graph: Graph) -> float:
     forward = [e.index for e in contractions if e.role is Role.FORWARD]
     again = find_recomputed(graph, forward).equations
     return sum(
-        flops(e.op) * graph.trips(e.loop)
+        flops(e.op) * graph.times(e.loop)
         for e in contractions
         if e.role is not Role.UPDATE and e.index not in again
     )

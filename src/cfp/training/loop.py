@@ -1,10 +1,10 @@
 """Train: run a step over and over, what it returns going round into its arguments.
 
     args[0]      as given, placed as the plan wants them
-    args[i + 1]  args[i], with results in place of the arguments they replace (`find_pairs`), and
+    args[i + 1]  args[i], with results in place of the arguments they replace (`find_feedback`), and
                  with what the next of `batches` holds in place of the arguments it names
 
-An argument that goes round whole is donated. The seconds of a step are those from its call to its
+An argument that is fed back whole is donated. The seconds of a step are those from its call to its
 last result: compiling is in the first step's, making a batch in none.
 """
 
@@ -21,12 +21,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from cfp.blocks.pairs import find_pairs
+from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
 from cfp.blocks.parameters import find_parameters
 from cfp.errors import CfpError
+from cfp.layouts import sharding
 from cfp.plan import Plan
+from cfp.plan.bound import jit_bound
 from cfp.trace import Graph, trace
 from cfp.trace.paths import argument_names
+from cfp.trace.runtime import without_mesh
 from cfp.training.flops import model_flops
 from cfp.training.summary import Training, TrainStep
 
@@ -48,7 +51,7 @@ def train(
     tokens: int | None = None,
     on_step: Callable[[TrainStep], None] | None = None,
 ) -> Training:
-    """Trains for so many steps, under a plan or, without one, on JAX's first device.
+    """Trains for `steps` steps, under a plan or, without one, on JAX's first device.
 
     `args` are those of the first step; they are copied, not used up. Each of `batches` renews the
     arguments it names, as {"batch": ..., "key": ...}, before a step; those that it does not name
@@ -71,10 +74,10 @@ def prepare(
     device: jax.Device | None = None,
     tokens: int | None = None,
 ) -> TrainLoop:
-    """The step made ready to train, from arrays or shapes. Nothing runs or compiles yet."""
+    """Returns the step made ready to train, from arrays or shapes; nothing runs or compiles yet."""
     if plan is None:
         graph = trace(step, *args)
-        pairs = find_pairs(graph, find_parameters(graph))
+        feedback = find_feedback(graph, find_parameters(graph))
         device = device or jax.devices()[0]
         where: list[Sharding] = [SingleDeviceSharding(device)] * len(graph.inputs)
         moved: frozenset[int] = frozenset()
@@ -82,21 +85,18 @@ def prepare(
         plan = plan.bind(step, *args)
         assert plan.bound is not None
         graph, layouts = plan.bound.analysis.graph, plan.bound.layouts
-        pairs = find_pairs(graph, plan.bound.analysis.grouping.parameters)
+        feedback = find_feedback(graph, plan.bound.analysis.grouping.parameters)
         device = plan.mesh.devices.flat[0]
-        where = jax.tree.leaves(plan.in_shardings)
-        moved = frozenset(r for r, a in pairs.items() if layouts.outputs[r] != layouts.inputs[a])
-    if not pairs:
-        raise CfpError(
-            "Nothing that the step returns goes round into its arguments, so there is nothing to "
-            "train: return the new parameters, of the same structure as the argument they replace."
-        )
+        where = [sharding(plan.mesh, layout) for layout in layouts.inputs]
+        moved = frozenset(r for r, a in feedback.items() if layouts.outputs[r] != layouts.inputs[a])
+    if not feedback:
+        raise CfpError(TRAINS_NOTHING)
     names = argument_names(step, len(args))
-    kept = {argument for result, argument in pairs.items() if result not in moved}
+    kept = {argument for result, argument in feedback.items() if result not in moved}
     spans = _spans(graph)
     donated = [i for i, span in enumerate(spans) if len(span) and kept.issuperset(span)]
-    loss = _find_loss(graph, pairs)
-    replaced = frozenset(pairs.values())
+    loss = _find_loss(graph, feedback)
+    replaced = frozenset(feedback.values())
     changing = [not replaced.isdisjoint(span) for span in spans]
     others = [len(span) > 0 and replaced.isdisjoint(span) for span in spans]
     return TrainLoop(
@@ -105,19 +105,21 @@ def prepare(
             mesh=None if plan is None else dict(plan.mesh.shape),
             devices=1 if plan is None else plan.mesh.size,
             device_kind=str(device.device_kind),
-            goes_round=tuple(itertools.compress(names, changing)),
+            fed_back=tuple(itertools.compress(names, changing)),
             as_given=tuple(itertools.compress(names, others)),
             loss_path=None if loss is None else graph.output_paths[loss],
             flops=model_flops(graph),
             tokens=tokens,
             predicted_s=plan.predicted.time_s if plan is not None and plan.predicted else None,
         ),
-        call=_jit(step, donated) if plan is None else plan.jit(step, donate_argnums=donated),
+        call=_jit(graph, step, donated)
+        if plan is None
+        else jit_bound(plan.known("train"), plan.mesh, donated),
         graph=graph,
         names=tuple(names),
         spans=spans,
         donated=frozenset(donated),
-        pairs=pairs,
+        feedback=feedback,
         moved=moved,
         where=tuple(where),
         loss=loss,
@@ -138,13 +140,13 @@ class TrainLoop:
     names: tuple[str, ...]
     spans: tuple[range, ...]
     donated: frozenset[int]
-    pairs: Mapping[int, int]
+    feedback: Mapping[int, int]
     moved: frozenset[int]
     where: tuple[Sharding, ...]
     loss: int | None
 
     def shardings(self, number: int) -> Any:
-        """How an argument must lie, as a pytree of shardings."""
+        """Returns the sharding that an argument must have, as a pytree of shardings."""
         tree: Any = self.graph.in_tree
         return jax.tree.unflatten(
             tree.children()[number], [self.where[position] for position in self.spans[number]]
@@ -153,7 +155,8 @@ class TrainLoop:
     def run(
         self, args: Iterable[Any], *, steps: int, batches: Iterable[Batch] | None = None
     ) -> Iterator[TrainStep]:
-        """Each step as it is done; see `train`. A loss that is not finite ends it with an error.
+        """Yields each step as it is done, as `train` says. A loss that is not finite ends it with
+        an error.
 
         An argument that the first batch renews may be given as shapes. One that nobody else holds
         is freed as it is placed.
@@ -165,7 +168,7 @@ class TrainLoop:
     def _steps(
         self, given: tuple[Any, ...], steps: int, batches: Iterator[Batch] | None
     ) -> Iterator[TrainStep]:
-        leaves, tree = jax.tree.flatten(given)
+        leaves, tree = jax.tree.flatten(self.graph.calling.arrays(given))
         del given  # held by no one else, a leaf is now freed as soon as it is copied
         if tree != self.graph.in_tree:
             raise CfpError(f"The step takes {self.graph.in_tree}, not {tree}.")
@@ -186,13 +189,14 @@ class TrainLoop:
             args = ready(jax.tree.unflatten(tree, leaves))
             start = time.perf_counter()
             try:
-                results = ready(jax.tree.leaves(self.call(*args)))
+                with without_mesh():
+                    results = ready(jax.tree.leaves(self.call(*args)))
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 raise CfpError(_OUT_OF_MEMORY) from error
             seconds = time.perf_counter() - start
-            for result, argument in self.pairs.items():
+            for result, argument in self.feedback.items():
                 array = results[result]
                 if result in self.moved:
                     array = jax.device_put(array, self.where[argument])
@@ -205,7 +209,8 @@ class TrainLoop:
             yield TrainStep(number, loss, seconds)
 
     def _place(self, leaves: list[Any]) -> list[Any]:
-        """As the step wants them. What is donated is copied first: placing may share memory."""
+        """Returns the arguments as the step wants them. What is donated is copied first, since
+        placing may share memory."""
         donated = {position for number in self.donated for position in self.spans[number]}
         for position, where in enumerate(self.where):
             leaf = leaves[position]
@@ -246,12 +251,13 @@ class TrainLoop:
                 raise CfpError(f"`{path}` is a shape: training needs arrays, so give one.")
 
 
-def _find_loss(graph: Graph, pairs: Mapping[int, int]) -> int | None:
-    """The result that is the loss: called so or nearly so, or else the first floating scalar."""
+def _find_loss(graph: Graph, feedback: Mapping[int, int]) -> int | None:
+    """Returns the result that is the loss: called so or nearly so, or else the first floating
+    scalar."""
     scalars = [
         position
         for position, value in enumerate(graph.outputs)
-        if position not in pairs
+        if position not in feedback
         and not graph.values[value].shape
         and jnp.issubdtype(graph.values[value].dtype, jnp.floating)
     ]
@@ -269,9 +275,9 @@ def _spans(graph: Graph) -> tuple[range, ...]:
     return tuple(range(start, end) for start, end in itertools.pairwise(ends))
 
 
-def _jit(step: Callable[..., Any], donated: list[int]) -> Callable[..., Any]:
-    # a function of its own: what a jitted step itself donates is not what goes round
-    return jax.jit(lambda *args: step(*args), donate_argnums=tuple(donated))
+def _jit(graph: Graph, step: Callable[..., Any], donated: list[int]) -> Callable[..., Any]:
+    # a function of its own: what a jitted step itself donates is not what is fed back
+    return jax.jit(graph.calling.pure(step), donate_argnums=tuple(donated))
 
 
 def _not_finite(number: int, loss: float, last: float | None, plan: str | None) -> str:

@@ -21,7 +21,7 @@ class TrainStep:
 class Training:
     """What trained, where, and the steps so far.
 
-    `goes_round` are the arguments that the step's results replace, whole or in part; `as_given`
+    `fed_back` are the arguments that the step's results replace, whole or in part; `as_given`
     are the others, which stay so unless a batch renews them. `tokens` and `flops` are per step,
     over all devices.
     """
@@ -30,7 +30,7 @@ class Training:
     mesh: Mapping[str, int] | None
     devices: int
     device_kind: str
-    goes_round: tuple[str, ...]
+    fed_back: tuple[str, ...]
     as_given: tuple[str, ...]
     loss_path: str | None
     flops: float
@@ -44,7 +44,7 @@ class Training:
 
     @property
     def step_s(self) -> float | None:
-        """The median time of the steps after the first, which compiles."""
+        """Returns the median time of the steps after the first, which compiles."""
         later = [step.seconds for step in self.steps[1:]]
         return statistics.median(later) if later else None
 
@@ -64,13 +64,13 @@ class Training:
         return replace(self, steps=tuple(steps))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`."""
+        """Returns plain data for `json.dumps`."""
         return {
             "plan": self.plan,
             "mesh": None if self.mesh is None else dict(self.mesh),
             "devices": self.devices,
             "device_kind": self.device_kind,
-            "goes_round": list(self.goes_round),
+            "fed_back": list(self.fed_back),
             "loss": self.loss_path,
             "losses": list(self.losses),
             "step_seconds": [step.seconds for step in self.steps],

@@ -22,7 +22,7 @@ def solve(step: Step, mesh: tuple[int, ...], **options: Any) -> tuple[Graph, Alp
         graph,
         mesh,
         parameters=frozenset(graph.inputs[:weights]),
-        pairs={i: i for i in range(state)},
+        feedback={i: i for i in range(state)},
         options=AlpaOptions(**options),
     )
     assert solution.status == "optimal"

@@ -8,7 +8,7 @@ import pytest
 
 from cfp import analyze
 from cfp.models import config, make_step
-from cfp.profile.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.kinds import Kind, Option, find_kinds
 from cfp.templates.alpa_ilp import estimate_alpa, solve_alpa
 
 
@@ -19,15 +19,15 @@ def layer() -> Kind:
 
 
 def test_of_alpas_own_plan_it_is_what_alpa_says(layer: Kind) -> None:
-    cut = layer.cuts[0]
-    known = {"parameters": cut.blocks.parameters, "pairs": cut.goes_round}
+    cut = layer.extracts[0]
+    known = {"parameters": cut.blocks.parameters, "feedback": cut.feedback}
     solution = solve_alpa(cut.graph, (4,), **known)
     assert estimate_alpa(cut.graph, (4,), solution.layouts, **known) == pytest.approx(solution.cost)
 
 
 def test_no_plan_is_cheaper_than_alpas_and_most_differ(layer: Kind) -> None:
-    cut = layer.cuts[0]
-    known = {"parameters": cut.blocks.parameters, "pairs": cut.goes_round}
+    cut = layer.extracts[0]
+    known = {"parameters": cut.blocks.parameters, "feedback": cut.feedback}
     best = solve_alpa(cut.graph, (4,), **known).cost
     combos = list(itertools.product(range(3), repeat=4))[::7]
     costs = [

@@ -18,15 +18,15 @@ from .solving import check
 @pytest.mark.parametrize("name", ["bert", "gpt", "moe", "llama"])
 @pytest.mark.parametrize("mesh", [(2,), (4,), (2, 2)])
 def test_layouts_of_the_models_fit(name: str, mesh: tuple[int, ...]) -> None:
-    graph, pairs = model(name)
+    graph, feedback = model(name)
     solution = solve_alpa(
-        graph, mesh, parameters=find_parameters(graph), pairs=pairs, time_limit_s=20.0
+        graph, mesh, parameters=find_parameters(graph), feedback=feedback, time_limit_s=20.0
     )
     check(graph, mesh, solution)
     assert solution.status == "optimal"
     assert math.isfinite(solution.cost)
     assert solution.seconds < 20.0
-    for out, argument in pairs.items():
+    for out, argument in feedback.items():
         assert solution.layouts.outputs[out] == solution.layouts.inputs[argument]
     assert solution.show().startswith("cost ")
 

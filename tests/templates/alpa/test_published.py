@@ -262,15 +262,15 @@ def test_convolution_model_parallel() -> None:
 # ---- tests/shard_parallel/test_basic.py ----
 
 
-def plain(function: Callable[..., Any], *args: Any, pairs: Any = None) -> AlpaSolution:
+def plain(function: Callable[..., Any], *args: Any, feedback: Any = None) -> AlpaSolution:
     graph = trace(function, *args)
-    solution = solve_alpa(graph, (4,), parameters=frozenset(), pairs=pairs)
+    solution = solve_alpa(graph, (4,), parameters=frozenset(), feedback=feedback)
     check(graph, (4,), solution)
     return solution
 
 
 def test_a_donated_argument_keeps_its_layout() -> None:
-    solution = plain(lambda x: x + 1, floats(128, 128), pairs={0: 0})
+    solution = plain(lambda x: x + 1, floats(128, 128), feedback={0: 0})
     assert solution.layouts.inputs == solution.layouts.outputs
     assert solution.layouts.inputs[0] in ((0,), (1,))
 

@@ -16,7 +16,7 @@ BatchDims = dict[int, int]  # value -> its batch dim
 
 
 def batch_dims(graph: Graph, parameters: frozenset[int]) -> BatchDims:
-    """Of the values that have one."""
+    """Returns the batch dim of every value that has one."""
     found = _source(graph, parameters)
     if not found:
         return {}
@@ -44,7 +44,7 @@ def _source(graph: Graph, parameters: frozenset[int]) -> BatchDims:
 
 
 def _spread(graph: Graph, equation: Equation, found: BatchDims, *, forward: bool) -> None:
-    """From the operands to the results, or back."""
+    """Carries batch dims from the operands to the results, or back."""
     mapping = equation.op.map
     if mapping is None:
         return

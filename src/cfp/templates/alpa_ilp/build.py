@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from cfp.affine import OpMap
 from cfp.layouts import Layout, fits
 from cfp.templates.alpa_ilp.batch import BatchDims
-from cfp.templates.alpa_ilp.carry import Part, carry, parts
+from cfp.templates.alpa_ilp.carry import OperandGroup, carry, operand_groups
 from cfp.templates.alpa_ilp.cost import Cluster
 from cfp.templates.alpa_ilp.depth import choose, depths
 from cfp.templates.alpa_ilp.ledger import TRIVIAL, Ledger
@@ -47,9 +47,10 @@ def build(
     cluster: Cluster,
     options: AlpaOptions,
     batch: BatchDims,
-    aliases: Mapping[int, int],
+    fed_back: Mapping[int, int],
 ) -> Ledger:
-    """The problem of a step. `aliases`: value -> the argument it replaces."""
+    """Returns the problem of a step; `fed_back` maps a value to the argument it replaces in the
+    next step."""
     ledger = Ledger(graph, cluster, batch)
     live = live_equations(graph)
     by_choice = len(cluster.axes) < 2 or options.allow_mixed_mesh_shape
@@ -57,7 +58,7 @@ def build(
     builder = _Builder(
         ledger,
         options,
-        aliases,
+        fed_back,
         depth,
         0.1 / max(1, *depth),
         by_choice,
@@ -72,22 +73,23 @@ def build(
     for loop in graph.loops:
         for entered, left in loop.carries:
             if entered in live:
-                builder.close(entered, left, graph.trips(loop.index))
-    for value, argument in aliases.items():
+                builder.close(entered, left, graph.times(loop.index))
+    for value, argument in fed_back.items():
         builder.alias(value, argument)
     return ledger
 
 
 @dataclass(slots=True)
 class _Builder:
-    """One rule per method. `shared`: values that dots read through a reshape they share.
+    """Builds the problem of a step, with one rule per method. `shared` are values that dots read
+    through a reshape they share.
 
     `step` is what one step of depth adds to an operand's priority.
     """
 
     ledger: Ledger
     options: AlpaOptions
-    aliases: Mapping[int, int]
+    fed_back: Mapping[int, int]
     depth: list[int]
     step: float
     by_choice: bool
@@ -96,7 +98,7 @@ class _Builder:
     points: dict[int, tuple[int, tuple[Layout, ...]]] = field(default_factory=dict)
 
     def leaf(self, value: int) -> None:
-        """An argument, or a constant."""
+        """Adds an argument, or a constant."""
         ledger, shape = self.ledger, self.ledger.graph.values[value].shape
         penalty = ledger.cluster.replicated_penalty
         if value in ledger.graph.constants:
@@ -123,19 +125,19 @@ class _Builder:
         elif equation.primitive == "reshape" and self._has_choice(equation):
             self._reshape(equation)
         else:
-            for part in parts(equation.op):
-                self._follow(equation, part)
+            for group in operand_groups(equation.op):
+                self._follow(equation, group)
             self._share(equation)
         if self.constant.issuperset(equation.inputs):
             self.constant.update(equation.outputs)
 
-    def close(self, entered: int, left: int, trips: int) -> None:
-        """What a loop's body hands to its next iteration."""
+    def close(self, entered: int, left: int, times: int) -> None:
+        """Adds what a loop's body hands to its next iteration."""
         ledger, equations = self.ledger, self.ledger.graph.equations
         inside, result = equations[entered].outputs[0], equations[left].inputs[0]
         maker = ledger.node[result], ledger.layouts[result]
         reader = ledger.node[inside], ledger.layouts[inside]
-        ledger.read(result, maker, reader, times=trips, at=(left, 0))
+        ledger.read(result, maker, reader, times=times, at=(left, 0))
 
     def alias(self, value: int, argument: int) -> None:
         ledger = self.ledger
@@ -154,7 +156,7 @@ class _Builder:
         ledger, value = self.ledger, equation.outputs[0]
         ways = contraction_ways(equation.op, ledger.cluster, self.options)
         ways = [ways[i] for i in ledger.with_batch(value, [way.results[0] for way in ways])]
-        times = ledger.graph.trips(equation.loop)
+        times = ledger.graph.times(equation.loop)
         made = [way.results[0] for way in ways]
         node = ledger.open([way.cost * times for way in ways], made)
         operands = range(len(equation.inputs))
@@ -164,14 +166,14 @@ class _Builder:
         through = [operand for operand, read in merged.items() if read in self.shared]
         for operand in through:
             self._read_merged(equation, operand, node)
-        rest = Part(tuple(operand for operand in operands if operand not in through), (0,))
+        rest = OperandGroup(tuple(operand for operand in operands if operand not in through), (0,))
         ledger.record(equation, rest, node, [_without(way, through) for way in ways])
         ledger.chosen.add(value)
 
     def _read_merged(self, equation: Equation, operand: int, node: int) -> None:
-        """Read an operand through the reshape that the dots which read it share."""
+        """Reads an operand through the reshape that the dots which read it share."""
         ledger, value = self.ledger, equation.inputs[operand]
-        times = ledger.graph.trips(equation.loop)
+        times = ledger.graph.times(equation.loop)
         at = (equation.index, operand)
         if value not in self.points:
             layouts = self._reshape_layouts(value)
@@ -187,7 +189,7 @@ class _Builder:
         reader = node, ledger.asked[at]
         ledger.read(value, self.points[value], reader, times=times, at=at)
 
-    def _follow(self, equation: Equation, part: Part) -> None:
+    def _follow(self, equation: Equation, group: OperandGroup) -> None:
         ledger, mapping = self.ledger, equation.op.map
         assert mapping is not None
         step = self.step
@@ -196,16 +198,16 @@ class _Builder:
             value = equation.inputs[operand]
             return ledger.finest[ledger.node[value]] + self.depth[value] * step
 
-        argument = self.aliases.get(equation.outputs[part.results[0]])
-        alias = next((k for k in part.operands if equation.inputs[k] == argument), None)
-        operand = choose(part.operands, equation.op.in_shapes, priority, step, alias)
+        argument = self.fed_back.get(equation.outputs[group.results[0]])
+        alias = next((k for k in group.operands if equation.inputs[k] == argument), None)
+        operand = choose(group.operands, equation.op.in_shapes, priority, step, alias)
         value = equation.inputs[operand]
         known = {
-            layout: carry(mapping, part, operand, layout, ledger.cluster)
+            layout: carry(mapping, group, operand, layout, ledger.cluster)
             for layout in set(ledger.layouts[value])
         }
         ways = [known[layout] for layout in ledger.layouts[value]]
-        ledger.record(equation, part, ledger.node[value], ways)
+        ledger.record(equation, group, ledger.node[value], ways)
 
     def _enter(self, equation: Equation) -> None:
         layouts = all_layouts(equation.op.out_shapes[0], self.ledger.cluster)
@@ -220,18 +222,18 @@ class _Builder:
         ledger.choice(equation.outputs[0], [*single, ledger.whole], own)
 
     def _spreads_scalar(self, equation: Equation) -> bool:
-        """Alpa replicates a constant that is spread."""
+        """Returns whether a constant is spread, which Alpa replicates."""
         scalar = not equation.op.in_shapes[0] and bool(equation.op.out_shapes[0])
         return scalar and equation.inputs[0] not in self.constant
 
     def _reshape(self, equation: Equation) -> None:
-        """A node with every layout that the reshape carries back to its operand."""
+        """Adds a node with every layout that the reshape carries back to its operand."""
         ledger, mapping, value = self.ledger, equation.op.map, equation.outputs[0]
         assert mapping is not None
         backward = OpMap(mapping.sizes, mapping.results, mapping.operands, exact=mapping.exact)
         back: dict[Layout, Layout] = {}
         for layout in self._reshape_layouts(value):
-            way = carry(backward, Part((0,), (0,)), 0, layout, ledger.cluster)
+            way = carry(backward, OperandGroup((0,), (0,)), 0, layout, ledger.cluster)
             if way.operands[0] == layout:
                 back[layout] = way.results[0]
         penalty = ledger.cluster.replicated_penalty
@@ -247,7 +249,8 @@ class _Builder:
         return self.by_choice and users != 1 and moves and bool(equation.op.out_shapes[0])
 
     def _reshape_layouts(self, value: int) -> list[Layout]:
-        """One dim; or the batch along the first axis and another dim along another."""
+        """Returns the layouts with one dim split, and those with the batch along the first axis and
+        another dim along another."""
         ledger, shape = self.ledger, self.ledger.graph.values[value].shape
         cluster, batch = ledger.cluster, ledger.batch.get(value)
         single, flat = tensor_layouts(shape, cluster, self.options)
@@ -263,7 +266,8 @@ class _Builder:
         return [*single, *flat, *pairs, ledger.whole]
 
     def _share(self, equation: Equation) -> None:
-        """Two contractions that are added need one all-reduce (AllReduceReassociate)."""
+        """Records that two contractions which are added need one all-reduce
+        (AllReduceReassociate)."""
         if equation.primitive not in ("add", "add_any"):
             return
         first, second = (self._contracted(value) for value in equation.inputs)
@@ -271,7 +275,8 @@ class _Builder:
             self.ledger.problem.shared.append((first, second))
 
     def _contracted(self, value: int) -> Sum | None:
-        """The contraction that made a value, through transposes, which XLA folds into it."""
+        """Returns the contraction that made a value, through transposes, which XLA folds into
+        it."""
         ledger, made, equations = self.ledger, value, self.ledger.graph.equations
         while (producer := ledger.graph.values[made].producer) is not None:
             if equations[producer].primitive != "transpose":
@@ -286,7 +291,7 @@ class _Builder:
 
 
 def _is_source(equation: Equation) -> bool:
-    """Whether the results hold more than the operands say: counters and random numbers."""
+    """Returns whether the results hold more than the operands say: counters and random numbers."""
     return equation.primitive.startswith(("iota", "random_", "rng_", "empty"))
 
 

@@ -7,7 +7,8 @@ Cut along an axis, the followed operand's dim leads somewhere in the operation's
     anything else (a slice, a sort)     the operand is first gathered along this axis
 
 Alpa has the last rule for sorts alone and forbids what a reshape or slice cannot carry; priced, it
-always leaves a way. `parts` takes apart operations that are several side by side (barriers).
+always leaves a way. `operand_groups` takes operations apart that are several side by side, as
+barriers are.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from cfp.trace import Op
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OperandGroup:
     """Operands and results of an operation that have to do with each other."""
 
     operands: tuple[int, ...]
     results: tuple[int, ...]
 
 
-def parts(op: Op) -> list[Part]:
-    """The operation's results, grouped by the operands they share."""
+def operand_groups(op: Op) -> list[OperandGroup]:
+    """Returns the results of the operation, grouped by the operands they share."""
     operands, results = range(len(op.in_shapes)), range(len(op.out_shapes))
     feeds = op.map.feeds if op.map is not None else None
     if feeds is None:
-        return [Part(tuple(operands), tuple(results))]
+        return [OperandGroup(tuple(operands), tuple(results))]
     groups: list[tuple[set[int], list[int]]] = []
     for result in results:
         ours, mine = set(feeds[result]), [result]
@@ -45,37 +46,39 @@ def parts(op: Op) -> list[Part]:
             ours |= other[0]
             mine += other[1]
         groups.append((ours, mine))
-    return [Part(tuple(sorted(ours)), tuple(sorted(mine))) for ours, mine in groups]
+    return [OperandGroup(tuple(sorted(ours)), tuple(sorted(mine))) for ours, mine in groups]
 
 
-def carry(mapping: OpMap, part: Part, operand: int, layout: Layout, cluster: Cluster) -> Way:
-    """The way of a part whose `operand` comes in `layout`; its other operands are not asked."""
+def carry(
+    mapping: OpMap, group: OperandGroup, operand: int, layout: Layout, cluster: Cluster
+) -> Way:
+    """Returns the way of a group whose `operand` comes in `layout`; the other operands follow."""
     source = mapping.operands[operand]
 
     def to(target: Dims, kept: Layout) -> Layout:
         return transfer(mapping.sizes, source, target, kept, cluster.shape)
 
-    there = [to(mapping.results[result], layout) for result in part.results]
-    sums = _sums(mapping, part, operand, layout, cluster)
+    there = [to(mapping.results[result], layout) for result in group.results]
+    sums = _sums(mapping, group, operand, layout, cluster)
     kept = tuple(
         dim if axis in sums or all(result[axis] is not None for result in there) else None
         for axis, dim in enumerate(layout)
     )
-    asked = {other: to(mapping.operands[other], kept) for other in part.operands}
+    asked = {other: to(mapping.operands[other], kept) for other in group.operands}
     asked[operand] = kept
-    made = {result: to(mapping.results[result], kept) for result in part.results}
+    made = {result: to(mapping.results[result], kept) for result in group.results}
     return Way(
-        tuple(asked[other] for other in part.operands),
-        tuple(made[result] for result in part.results),
+        tuple(asked[other] for other in group.operands),
+        tuple(made[result] for result in group.results),
         sums,
     )
 
 
 def _sums(
-    mapping: OpMap, part: Part, operand: int, layout: Layout, cluster: Cluster
+    mapping: OpMap, group: OperandGroup, operand: int, layout: Layout, cluster: Cluster
 ) -> tuple[int, ...]:
-    """The axes whose split a reduction consumes."""
-    kept = {factor for result in part.results for dim in mapping.results[result] for factor in dim}
+    """Returns the axes whose split a reduction consumes."""
+    kept = {factor for result in group.results for dim in mapping.results[result] for factor in dim}
     found: list[int] = []
     for dim in {dim for dim in layout if dim is not None}:
         factors = mapping.operands[operand][dim]

@@ -52,12 +52,13 @@ class Cluster:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that split anything."""
+        """Returns the axes that split anything."""
         return tuple(axis for axis, size in enumerate(self.shape) if size > 1)
 
     @property
     def replicated_penalty(self) -> float:
-        """What Alpa adds for a replicated argument: an all-reduce of one byte along every axis."""
+        """Returns what Alpa adds for a replicated argument: an all-reduce of one byte along every
+        axis."""
         return _round(sum(self.price(ALL_REDUCE, 1.0, axis) for axis in range(len(self.shape))))
 
     def price(self, kind: str, size_bytes: float, axis: int) -> float:
@@ -74,7 +75,7 @@ class Cluster:
         return _round(a + share / n * (n / 2)) + 0.001 if self.allow_all_to_all else FORBIDDEN
 
     def tiles(self, layout: Layout) -> int:
-        """Into how many parts a layout cuts a tensor."""
+        """Returns into how many parts a layout cuts a tensor."""
         return math.prod(self.shape[axis] for axis, dim in enumerate(layout) if dim is not None)
 
 
@@ -91,7 +92,7 @@ class Move:
 def resharding(
     cluster: Cluster, size_bytes: int, source: Layout, target: Layout
 ) -> tuple[float, tuple[Move, ...]]:
-    """The cost of bringing a tensor from one layout to another, and its collectives."""
+    """Returns the cost of bringing a tensor from one layout to another, and its collectives."""
     if source == target:
         return 0.0, ()
     moves = _moves(cluster, size_bytes, source, target)
@@ -101,7 +102,7 @@ def resharding(
 
 
 def gathering(cluster: Cluster, size_bytes: int, source: Layout) -> tuple[float, tuple[Move, ...]]:
-    """Gathering a tensor whole, whatever is forbidden: what is left where nothing is allowed."""
+    """Returns the cost of gathering a tensor whole, which is left where nothing else is allowed."""
     free = replace(cluster, allow_all_gather=True, forced_axis=None)
     return resharding(free, size_bytes, source, (None,) * len(source))
 
@@ -135,7 +136,8 @@ def _moves(
 def _mixed(
     cluster: Cluster, size_bytes: int, source: Layout, target: Layout
 ) -> tuple[Move, ...] | None:
-    """Between a dim that takes both axes and one axis per dim (ReshardingCostMixedMeshShape)."""
+    """Returns the moves between a dim that takes both axes and one axis per dim
+    (ReshardingCostMixedMeshShape)."""
     if len(cluster.axes) != 2:
         return None
     major, minor = cluster.axes
@@ -156,7 +158,7 @@ def _mixed(
 
 
 def is_flat(cluster: Cluster, layout: Layout) -> bool:
-    """Whether one dim takes all of several axes."""
+    """Returns whether one dim takes several axes, and all of them."""
     dims = {layout[axis] for axis in cluster.axes}
     return len(cluster.axes) > 1 and len(dims) == 1 and None not in dims
 

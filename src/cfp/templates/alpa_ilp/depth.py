@@ -23,7 +23,7 @@ _STEPS = 4  # Alpa's range_delta
 
 
 def depths(graph: Graph) -> list[int]:
-    """Of every value."""
+    """Returns the depth of every value."""
     found = [0] * len(graph.values)
     for equation in graph.equations:
         before = max((found[value] for value in equation.inputs), default=0)
@@ -39,7 +39,8 @@ def choose(
     step: float,
     alias: int | None,
 ) -> int:
-    """The operand to follow. After `alias`, the argument that the result replaces, none counts."""
+    """Returns the operand to follow. Operands after `alias`, the argument that the result replaces,
+    do not count."""
     candidates = [operand for operand in operands if shapes[operand]] or list(operands)
     best, highest = candidates[0], priority(candidates[0])
     for operand in candidates:

@@ -29,7 +29,7 @@ class Core:
     taken: list[tuple[int, tuple[int, ...], Costs]] = field(default_factory=list)
 
     def complete(self, ways: Mapping[int, int]) -> dict[int, int]:
-        """A way for every node, given ways for the core."""
+        """Returns a way for every node, given ways for the core."""
         known = dict(ways)
         for node, neighbours, costs in reversed(self.taken):
             known[node] = int(np.argmin(costs[tuple(known[n] for n in neighbours)]))
@@ -37,7 +37,7 @@ class Core:
 
 
 def eliminate(nodes: list[Costs], edges: Mapping[tuple[int, int], Costs]) -> Core:
-    """Take out nodes with up to two neighbours until there are none."""
+    """Removes nodes with up to two neighbours until there are none, and returns the rest."""
     core = Core(dict(enumerate(nodes)), dict(edges))
     around: dict[int, set[int]] = {node: set() for node in core.nodes}
     for i, j in edges:

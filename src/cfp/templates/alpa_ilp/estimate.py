@@ -24,11 +24,11 @@ def estimate_alpa(
     layouts: Layouts,
     *,
     parameters: frozenset[int],
-    pairs: Mapping[int, int] | None = None,
+    feedback: Mapping[int, int] | None = None,
     time_limit_s: float = 60.0,
 ) -> float:
-    """The plan's communication in Alpa's units. Arguments as of `solve_alpa`."""
-    ledger = make_ledger(graph, mesh_shape, parameters, pairs or {}, AlpaOptions())
+    """Returns the plan's communication in Alpa's units; the arguments are those of `solve_alpa`."""
+    ledger = make_ledger(graph, mesh_shape, parameters, feedback or {}, AlpaOptions())
     for equation in graph.equations:
         if is_contraction(equation.op):
             _fix(ledger, layouts, equation.index)

@@ -23,7 +23,7 @@ _LARGEST = 1e6  # costs are scaled to at most this: solvers work to about nine d
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The ways found; None where there are none, or none in time."""
+    """The ways found; `ways` is None where there are none, or none in time."""
 
     ways: dict[int, int] | None
     gap: float
@@ -32,7 +32,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Program:
+class _IntegerProgram:
     costs: list[float] = field(default_factory=list)
     whole: list[bool] = field(default_factory=list)
     rows: list[tuple[float, dict[int, float]]] = field(default_factory=list)
@@ -69,9 +69,9 @@ def solve_core(core: Core, time_limit_s: float) -> Answer:
     return Answer(ways, 0.0 if optimal else float(info.mip_gap), optimal, len(program.costs))
 
 
-def _program(core: Core) -> tuple[_Program, dict[int, dict[int, int]]]:
-    """The program, and node -> way -> its column."""
-    program = _Program()
+def _program(core: Core) -> tuple[_IntegerProgram, dict[int, dict[int, int]]]:
+    """Returns the program, and node -> way -> its column."""
+    program = _IntegerProgram()
     columns: dict[int, dict[int, int]] = {}
     for node, costs in core.nodes.items():
         columns[node] = {
@@ -92,7 +92,7 @@ def _program(core: Core) -> tuple[_Program, dict[int, dict[int, int]]]:
     return program, columns
 
 
-def _model(program: _Program) -> highspy.HighsLp:
+def _model(program: _IntegerProgram) -> highspy.HighsLp:
     lp = highspy.HighsLp()
     costs = np.array(program.costs)
     scale = max(1.0, float(np.abs(costs).max(initial=0.0)) / _LARGEST)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cfp.layouts import Layout, whole
 from cfp.templates.alpa_ilp.batch import BatchDims
-from cfp.templates.alpa_ilp.carry import Part
+from cfp.templates.alpa_ilp.carry import OperandGroup
 from cfp.templates.alpa_ilp.cost import Cluster
 from cfp.templates.alpa_ilp.problem import Problem, Read, Sum
 from cfp.templates.alpa_ilp.ways import Way
@@ -43,7 +43,7 @@ class Ledger:
         self.open([0.0], [self.whole])
 
     def open(self, own: Sequence[float], made: Sequence[Layout]) -> int:
-        """A new node, what its ways cost, and the layouts it makes."""
+        """Adds a node with what its ways cost and the layouts it makes, and returns its number."""
         self.finest.append(max(self.cluster.tiles(layout) for layout in made))
         return self.problem.node(own)
 
@@ -51,7 +51,7 @@ class Ledger:
         self.node[value], self.layouts[value] = node, tuple(layouts)
 
     def choice(self, value: int, layouts: Sequence[Layout], own: Sequence[float]) -> int:
-        """A node that only decides the layout of one value."""
+        """Adds a node that only decides the layout of one value, and returns its number."""
         allowed = self.with_batch(value, layouts)
         layouts = [layouts[i] for i in allowed]
         node = self.open([own[i] for i in allowed], layouts)
@@ -59,7 +59,8 @@ class Ledger:
         return node
 
     def with_batch(self, value: int, layouts: Sequence[Layout]) -> list[int]:
-        """The layouts that have the batch on the axis that it is forced on (FilterStrategy).
+        """Returns the layouts that have the batch on the axis that it is forced on
+        (FilterStrategy).
 
         Alpa stops where there are none; here the value is then left free.
         """
@@ -74,11 +75,13 @@ class Ledger:
             kept = [i for i in everything if dim not in layouts[i]]
         return kept or everything
 
-    def record(self, equation: Equation, part: Part, node: int, ways: Sequence[Way]) -> None:
-        """The reads, the results and the sums of a part that belongs to `node`."""
-        for place, operand in enumerate(part.operands):
+    def record(
+        self, equation: Equation, group: OperandGroup, node: int, ways: Sequence[Way]
+    ) -> None:
+        """Records the reads, the results and the sums of a group that belongs to `node`."""
+        for place, operand in enumerate(group.operands):
             self.operand(equation, operand, node, tuple(way.operands[place] for way in ways))
-        for place, result in enumerate(part.results):
+        for place, result in enumerate(group.results):
             value = equation.outputs[result]
             made = tuple(way.results[place] for way in ways)
             self.make(value, node, made)
@@ -89,7 +92,7 @@ class Ledger:
                     node,
                     tuple(way.sums for way in ways),
                     made,
-                    self.graph.trips(equation.loop),
+                    self.graph.times(equation.loop),
                     equation.index,
                 )
                 self.problem.sums.append(term)
@@ -118,7 +121,8 @@ class Ledger:
         at: tuple[int | None, int] = (None, 0),
         alias: bool = False,
     ) -> None:
-        """A value on its way from one node to another (or the same), unless it never moves."""
+        """Records a value on its way from one node to another (or the same), unless it never
+        moves."""
         still = all(layout == self.whole for layout in maker[1])  # cut for nothing
         if (still and not alias) or maker == reader:
             return
@@ -127,7 +131,8 @@ class Ledger:
 
 
 def _times(graph: Graph, equation: Equation) -> int:
-    """How often an operand is read: what a loop takes in or slices is read from outside it."""
+    """Returns how often an operand is read: what a loop takes in or slices is read from outside
+    it."""
     if equation.primitive in (LOOP_ENTER, LOOP_SLICE) and equation.loop is not None:
-        return graph.trips(graph.loops[equation.loop].parent)
-    return graph.trips(equation.loop)
+        return graph.times(graph.loops[equation.loop].parent)
+    return graph.times(equation.loop)

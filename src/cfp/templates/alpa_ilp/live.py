@@ -6,7 +6,8 @@ from cfp.trace import Graph
 
 
 def live_equations(graph: Graph) -> frozenset[int]:
-    """What a loop carries is needed by its next iteration, even where nobody reads its end."""
+    """Returns the equations that something needs. What a loop carries is needed by its next
+    iteration, even where nobody reads its end."""
     needed, found = set(graph.outputs), set[int]()
     exits = {entered: left for loop in graph.loops for entered, left in loop.carries}
     while True:

@@ -17,7 +17,7 @@ from cfp.trace import Equation, Graph
 
 
 def merge_points(graph: Graph, live: frozenset[int]) -> frozenset[int]:
-    """The values that two dots or more read with dims to merge."""
+    """Returns the values that two dots or more read with dims to merge."""
     counts = Counter[int]()
     for equation in graph.equations:
         if equation.index in live and equation.primitive == DOT:
@@ -26,7 +26,7 @@ def merge_points(graph: Graph, live: frozenset[int]) -> frozenset[int]:
 
 
 def merged_operands(equation: Equation) -> dict[int, int]:
-    """The operands (and their values) of a dot with two dims or more alike."""
+    """Returns the operands (and their values) of a dot with two dims or more alike."""
     mapping = equation.op.map
     assert mapping is not None
     return {

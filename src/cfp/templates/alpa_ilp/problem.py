@@ -46,7 +46,7 @@ class Read:
     def paid(
         self, cluster: Cluster, made: Layout, wanted: Layout
     ) -> tuple[float, tuple[Move, ...]]:
-        """What one reading costs and moves, also where it is forbidden."""
+        """Returns what one reading costs and moves, also where it is forbidden."""
         cost, moves = resharding(cluster, self.size_bytes, made, wanted)
         return (cost, moves) if cost < FORBIDDEN else gathering(cluster, self.size_bytes, made)
 
@@ -75,8 +75,8 @@ class Sum:
 
 @dataclass(slots=True)
 class Problem:
-    """`own` is the price of every way of every node; `shared` pairs sums that one all-reduce
-    can complete together."""
+    """Alpa's integer program before it is written down. `own` is the price of every way of every
+    node; `shared` pairs sums that one all-reduce can complete together."""
 
     cluster: Cluster
     own: list[list[float]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Problem:
 
 
 def together(first: Sum, second: Sum, ways: tuple[int, int]) -> bool:
-    """Whether two partial results are alike, so that their sum is all-reduced once."""
+    """Returns whether two partial results are alike, so that their sum is all-reduced once."""
     a, b = ways
     return bool(first.axes[a]) and (first.axes[a], first.made[a]) == (
         second.axes[b],
@@ -99,7 +99,7 @@ def together(first: Sum, second: Sum, ways: tuple[int, int]) -> bool:
 
 
 def price(problem: Problem, ways: Sequence[int], *, relent: bool = False) -> float:
-    """The cost of one assignment, term by term; `relent` pays for what is forbidden."""
+    """Returns the cost of one assignment, term by term; `relent` pays for what is forbidden."""
     cluster = problem.cluster
     total = sum(own[way] for own, way in zip(problem.own, ways, strict=True))
     total += sum(term.cost(cluster, ways[term.node]) for term in problem.sums)
@@ -114,7 +114,8 @@ def price(problem: Problem, ways: Sequence[int], *, relent: bool = False) -> flo
 
 
 def tables(problem: Problem) -> tuple[list[Costs], dict[tuple[int, int], Costs]]:
-    """The same as a cost per way of every node, and per pair of ways of every edge (i < j)."""
+    """Returns the same as a cost per way of every node, and per pair of ways of every edge (i <
+    j)."""
     nodes = [np.array(own, dtype=float) for own in problem.own]
     edges: dict[tuple[int, int], Costs] = {}
     known: dict[tuple[object, ...], Costs] = {}

@@ -25,24 +25,24 @@ _FEWEST = 5  # values inside, as Alpa requires
 
 
 def scatter_gradients(
-    solution: AlpaSolution, ledger: Ledger, ways: Sequence[int], pairs: Mapping[int, int]
+    solution: AlpaSolution, ledger: Ledger, ways: Sequence[int], feedback: Mapping[int, int]
 ) -> AlpaSolution:
-    """The solution with gradients scattered wherever that moves no more than before."""
+    """Returns the solution with gradients scattered wherever that moves no more than before."""
     graph = ledger.graph
-    aliases = {graph.outputs[out]: graph.inputs[argument] for out, argument in pairs.items()}
+    fed_back = {graph.outputs[out]: graph.inputs[argument] for out, argument in feedback.items()}
     split: dict[int, Layout] = {}
     scattered: dict[int, Communication] = {}
     for term in ledger.problem.sums:
         if not term.axes[ways[term.node]] or term.value in split:
             continue
-        walk = _Walk(ledger, ways, aliases, term)
+        walk = _Walk(ledger, ways, fed_back, term)
         if walk.target is None or not walk.applies() or split.keys() & walk.inside.keys():
             continue
         split.update(walk.inside)
         gathered = walk.gathered()
         if gathered is not None:
             scattered[term.value] = gathered
-    return _rewritten(solution, ledger, split, scattered, pairs)
+    return _rewritten(solution, ledger, split, scattered, feedback)
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Walk:
 
     ledger: Ledger
     ways: Sequence[int]
-    aliases: Mapping[int, int]
+    fed_back: Mapping[int, int]
     term: Sum
     target: Layout | None = None
     inside: dict[int, Layout] = field(default_factory=dict)
@@ -72,13 +72,13 @@ class _Walk:
 
     def applies(self) -> bool:
         arguments = [value for value in self.inside if self._is_argument(value)]
-        ends = {self.aliases.get(value, value) for value in self.boundary}
-        one = len(ends) <= 1 and ends.issubset(self.aliases.values())
+        ends = {self.fed_back.get(value, value) for value in self.boundary}
+        one = len(ends) <= 1 and ends.issubset(self.fed_back.values())
         return bool(arguments) and one and len(self.inside) >= _FEWEST
 
     def gathered(self) -> Communication | None:
-        """The all-gather of the new parameter, along the axis of the all-reduce."""
-        for value in self.boundary & self.aliases.keys():
+        """Returns the all-gather of the new parameter, along the axis of the all-reduce."""
+        for value in self.boundary & self.fed_back.keys():
             cluster = self.ledger.cluster
             axis = self.term.axes[self.ways[self.term.node]][0]
             tiles = cluster.tiles(self._layout(value))
@@ -90,7 +90,7 @@ class _Walk:
         return self.ledger.layouts[value][self.ways[self.ledger.node[value]]]
 
     def _target(self) -> Layout | None:
-        """The first dim that divides takes the axis of the sum."""
+        """Returns the layout in which the first dim that divides takes the axis of the sum."""
         shape = self.ledger.graph.values[self.term.value].shape
         layout = self._layout(self.term.value)
         for axis in self.term.axes[self.ways[self.term.node]]:
@@ -106,23 +106,25 @@ class _Walk:
         return self.ledger.graph.values[value].producer is None
 
     def _readers(self, value: int) -> list[Equation]:
-        """Of a value, and of the argument that it replaces in the next step."""
+        """Returns the equations that read a value, or the argument that it replaces in the next
+        step."""
         graph = self.ledger.graph
-        both = (value, self.aliases.get(value, value))
+        both = (value, self.fed_back.get(value, value))
         found = {e for v in both for e in graph.readers[v]}
         equations = [graph.equations[e] for e in sorted(found)]
         return [e for e in equations if e.outputs[0] in self.ledger.layouts]  # the live ones
 
     def _read_whole(self, value: int) -> bool:
-        """Whether something reads a value that elementwise operations do not connect."""
-        returned = value in self.ledger.graph.returned and value not in self.aliases
+        """Returns whether something reads a value that elementwise operations do not connect."""
+        returned = value in self.ledger.graph.returned and value not in self.fed_back
         return returned or any(
             not self._connects(e) and not e.primitive.startswith("reduce_")
             for e in self._readers(value)
         )
 
     def _connects(self, equation: Equation) -> bool:
-        """Elementwise, or a transpose: the operands that are no scalars have the result's shape.
+        """Returns whether an operation is elementwise or a transpose: its operands that are no
+        scalars have the result's shape.
 
         Dims of extent 1 do not count, as JAX adds and sums away such. A broadcast does not
         connect: the argument it reads is wanted whole.
@@ -157,9 +159,9 @@ class _Walk:
                 there = transfer(mapping.sizes, here, dims, layout, self.ledger.cluster.shape)
                 if there.count(None) == layout.count(None) and other in self.ledger.layouts:
                     found.append((other, there))
-        if value in self.aliases:
-            found.append((self.aliases[value], layout))
-        found += [(out, layout) for out, argument in self.aliases.items() if argument == value]
+        if value in self.fed_back:
+            found.append((self.fed_back[value], layout))
+        found += [(out, layout) for out, argument in self.fed_back.items() if argument == value]
         return found
 
 
@@ -168,14 +170,14 @@ def _rewritten(
     ledger: Ledger,
     split: Mapping[int, Layout],
     gathered: Mapping[int, Communication],
-    pairs: Mapping[int, int],
+    feedback: Mapping[int, int],
 ) -> AlpaSolution:
     graph, layouts = ledger.graph, solution.layouts
     inputs = [
         split.get(value, layout) for value, layout in zip(graph.inputs, layouts.inputs, strict=True)
     ]
     outputs = list(layouts.outputs)
-    for out, argument in pairs.items():
+    for out, argument in feedback.items():
         outputs[out] = inputs[argument]
     values = {value: split.get(value, layout) for value, layout in layouts.values.items()}
     communications = tuple(

@@ -56,7 +56,7 @@ class AlpaSolution:
     relented: bool = False
 
     def count(self, kind: str) -> int:
-        """How often a collective of this kind happens in a step."""
+        """Returns how often a collective of this kind happens in a step."""
         return sum(c.times for c in self.communications if c.kind == kind)
 
     def show(self) -> str:
@@ -73,7 +73,7 @@ class AlpaSolution:
 
 
 def communications(problem: Problem, ways: Sequence[int]) -> tuple[Communication, ...]:
-    """Every collective of an assignment, in the order of the equations."""
+    """Returns every collective of an assignment, in the order of the equations."""
     cluster = problem.cluster
     shared = {
         second.value

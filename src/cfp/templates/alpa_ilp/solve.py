@@ -30,24 +30,24 @@ def solve_alpa(
     mesh_shape: tuple[int, ...],
     *,
     parameters: frozenset[int],
-    pairs: Mapping[int, int] | None = None,
+    feedback: Mapping[int, int] | None = None,
     options: AlpaOptions | None = None,
     time_limit_s: float = 60.0,
 ) -> AlpaSolution:
-    """Alpa's layouts for a traced step on a logical mesh.
+    """Returns Alpa's layouts for a traced step on a logical mesh.
 
-    `parameters` are the values of the arguments that are trained. `pairs` (output position ->
+    `parameters` are the values of the arguments that are trained. `feedback` (output position ->
     input position) says which outputs replace which arguments: they get the argument's layout.
     """
     began = time.perf_counter()
     options = options or AlpaOptions()
-    ledger = make_ledger(graph, mesh_shape, parameters, pairs or {}, options)
+    ledger = make_ledger(graph, mesh_shape, parameters, feedback or {}, options)
     problem = ledger.problem
     left_s = max(1.0, time_limit_s - (time.perf_counter() - began))
     ways, answer = solve_problem(problem, left_s)
     relented = math.isinf(price(problem, ways))
     solution = AlpaSolution(
-        layouts=_layouts(ledger, ways, pairs or {}),
+        layouts=_layouts(ledger, ways, feedback or {}),
         cost=price(problem, ways, relent=relented),
         gap=answer.gap,
         status="optimal" if answer.optimal else "time limit",
@@ -57,7 +57,7 @@ def solve_alpa(
         relented=relented,
     )
     if options.prefer_reduce_scatter:
-        return scatter_gradients(solution, ledger, ways, pairs or {})
+        return scatter_gradients(solution, ledger, ways, feedback or {})
     return solution
 
 
@@ -65,18 +65,18 @@ def make_ledger(
     graph: Graph,
     mesh_shape: tuple[int, ...],
     parameters: frozenset[int],
-    pairs: Mapping[int, int],
+    feedback: Mapping[int, int],
     options: AlpaOptions,
 ) -> Ledger:
-    """The step as Alpa's problem. Arguments as of `solve_alpa`."""
+    """Returns the step as Alpa's problem; the arguments are those of `solve_alpa`."""
     cluster = make_cluster(mesh_shape, options)
-    aliases = {graph.outputs[o]: graph.inputs[i] for o, i in pairs.items()}
-    aliases = {v: a for v, a in aliases.items() if graph.values[v].shape == graph.values[a].shape}
-    return build(graph, cluster, options, batch_dims(graph, parameters), aliases)
+    fed_back = {graph.outputs[o]: graph.inputs[i] for o, i in feedback.items()}
+    fed_back = {v: a for v, a in fed_back.items() if graph.values[v].shape == graph.values[a].shape}
+    return build(graph, cluster, options, batch_dims(graph, parameters), fed_back)
 
 
 def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
-    """The mesh as the options see it."""
+    """Returns the mesh as the options see it."""
     axes = [axis for axis, size in enumerate(mesh_shape) if size > 1]
     forced, data_parallel = options.force_batch_axis, options.force_data_parallel
     if data_parallel:
@@ -99,7 +99,7 @@ def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
 
 
 def solve_problem(problem: Problem, time_limit_s: float) -> tuple[tuple[int, ...], Answer]:
-    """The cheapest assignment. Where all are forbidden, the least forbidden one."""
+    """Returns the cheapest assignment, or the least forbidden one where all are forbidden."""
     nodes, edges = tables(problem)
     core = eliminate(nodes, edges)
     answer = solve_core(core, time_limit_s) if _possible(core) else None
@@ -122,11 +122,11 @@ def _possible(core: Core) -> bool:
     )
 
 
-def _layouts(ledger: Ledger, ways: tuple[int, ...], pairs: Mapping[int, int]) -> Layouts:
+def _layouts(ledger: Ledger, ways: tuple[int, ...], feedback: Mapping[int, int]) -> Layouts:
     graph = ledger.graph
     chosen = {value: layouts[ways[ledger.node[value]]] for value, layouts in ledger.layouts.items()}
     outputs = [chosen[value] for value in graph.outputs]
-    for out, argument in pairs.items():
+    for out, argument in feedback.items():
         if graph.values[graph.outputs[out]].shape == graph.values[graph.inputs[argument]].shape:
             outputs[out] = chosen[graph.inputs[argument]]
     uses = {

@@ -51,7 +51,8 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A cut of an operation: the dim of every operand and of the result (None: whole)."""
+    """A way to split an operation: the dim of every operand and of the result; None where it stays
+    whole."""
 
     operands: tuple[int | None, ...]
     result: int | None
@@ -67,14 +68,14 @@ class Split:
 
 
 def is_contraction(op: Op) -> bool:
-    """Whether an operation has ways of its own."""
+    """Returns whether an operation has ways of its own."""
     return op.map is not None and (
         op.primitive in (DOT, CONVOLUTION, "gather") or op.primitive.startswith("scatter")
     )
 
 
 def contraction_ways(op: Op, cluster: Cluster, options: AlpaOptions) -> list[Way]:
-    """The ways of a dot, a convolution, a lookup or a scatter."""
+    """Returns the ways of a dot, a convolution, a lookup or a scatter."""
     splits = _splits(op)
     if op.primitive not in (DOT, CONVOLUTION):
         return _lookup_ways(op, cluster, splits)
@@ -92,7 +93,8 @@ def contraction_ways(op: Op, cluster: Cluster, options: AlpaOptions) -> list[Way
 def tensor_layouts(
     shape: tuple[int, ...], cluster: Cluster, options: AlpaOptions
 ) -> tuple[list[Layout], list[Layout]]:
-    """One dim along one axis; and, where the mesh may be mixed, one dim along all axes."""
+    """Returns the layouts with one dim along one axis and, where the mesh may be mixed, one dim
+    along all axes."""
     n = len(cluster.shape)
 
     def cut(dim: int, axes: tuple[int, ...]) -> Layout:
@@ -109,7 +111,7 @@ def tensor_layouts(
 
 
 def all_layouts(shape: tuple[int, ...], cluster: Cluster) -> list[Layout]:
-    """Every way to give each axis a dim of its own, or none."""
+    """Returns every way to give each axis a dim of its own, or none."""
     found: list[Layout] = []
     options = [(None, *range(len(shape))) if size > 1 else (None,) for size in cluster.shape]
     for layout in product(*options):
@@ -120,7 +122,8 @@ def all_layouts(shape: tuple[int, ...], cluster: Cluster) -> list[Layout]:
 
 
 def _splits(op: Op) -> list[Split]:
-    """Each factor that leads a dim wherever it occurs, in the order of the tensors' dims."""
+    """Returns each factor that leads a dim wherever it occurs, in the order of the tensors'
+    dims."""
     mapping = op.map
     assert mapping is not None
     tensors = (*mapping.operands, mapping.results[0])
@@ -147,7 +150,8 @@ def _splits(op: Op) -> list[Split]:
 
 
 def _channel_dims(op: Op) -> list[frozenset[int]]:
-    """The dims that may be cut, of each operand and the result: not a convolution's space."""
+    """Returns the dims that may be split, for each operand and the result: a convolution's space is
+    not among them."""
     if op.primitive == CONVOLUTION:
         numbers = op.params["dimension_numbers"]
         specs = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec)
@@ -169,7 +173,8 @@ def _pick(group: list[Split], parts: int) -> Split | None:
 
 
 def _choices(groups: list[list[Split]], cluster: Cluster) -> Iterator[dict[int, Split]]:
-    """Axis -> split, all axes taken; as many batch dims as can be."""
+    """Returns a dict: yields dicts axis -> split in which all axes are taken, by as many batch dims
+    as can be."""
     axes = cluster.axes
     found: list[dict[int, Split]] = []
     for taken in permutations(groups, len(axes)):
@@ -204,7 +209,8 @@ def _way(op: Op, cluster: Cluster, chosen: dict[int, Split], cost: float = 0.0) 
 
 
 def _flat_ways(op: Op, cluster: Cluster, groups: list[list[Split]]) -> list[Way]:
-    """All axes on one dim: a batch dim where there are any, else the rows or the summed dim."""
+    """Returns the ways with all axes on one dim: a batch dim where there are any, else the rows or
+    the summed dim."""
     parts = math.prod(cluster.shape)
     batches = [group for group in groups if group[0].is_batch]
     others = [group for group in groups if group[0].operands[0] is not None]
@@ -223,7 +229,7 @@ def _recompute_ways(op: Op, cluster: Cluster, groups: list[list[Split]]) -> list
 
 
 def _partial_ways(op: Op, cluster: Cluster, groups: list[list[Split]], idle: int) -> list[Way]:
-    """Ways that leave so many axes idle, the others taken by different splits."""
+    """Returns ways that leave `idle` axes idle, the others taken by different splits."""
     ways: list[Way] = []
     for axes in combinations(cluster.axes, len(cluster.axes) - idle):
         for taken in permutations(groups, len(axes)):
@@ -237,7 +243,7 @@ def _partial_ways(op: Op, cluster: Cluster, groups: list[list[Split]], idle: int
 
 
 def _lookup_ways(op: Op, cluster: Cluster, splits: list[Split]) -> list[Way]:
-    """Each axis takes another split, or none."""
+    """Returns ways in which each axis takes another split, or none."""
     groups = [[split] for split in splits]
     idle = range(len(cluster.axes) + 1)
     return list(dict.fromkeys(w for n in idle for w in _partial_ways(op, cluster, groups, n)))

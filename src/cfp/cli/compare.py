@@ -1,0 +1,139 @@
+"""`cfp compare`: full steps under several plans, measured in turn."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import click
+from rich.console import Console
+
+import cfp
+from cfp import templates
+from cfp.cli.options import (
+    Command,
+    cache_dir_option,
+    gathered,
+    json_option,
+    load_plan,
+    measuring,
+    mesh_of,
+    model_options,
+    named_target,
+    parse_mesh,
+    parse_names,
+    parsed,
+    platform_option,
+    process_options,
+)
+from cfp.cli.targets import load_target
+from cfp.cluster.join import Membership
+from cfp.devices import axis_names
+from cfp.errors import CfpError
+from cfp.memory_size import parse_memory
+from cfp.plan.file import read_document
+from cfp.planner import make_plan
+from cfp.planning.options import Options
+from cfp.profile.measure.budget import ROUNDS
+from cfp.profile.measure.confidence import FEWEST
+from cfp.report import show_comparison
+from cfp.templates.by_name import make_templates
+
+CFP = "cfp"  # among the names that `compare` takes: the plan that `cfp plan` makes
+
+
+@click.command(cls=Command)
+@click.argument("target", required=False)
+@click.option("--mesh", callback=parse_mesh, help="The mesh: 4 or 2x4. [default: a plan file's]")
+@platform_option
+@click.option(
+    "--plans",
+    callback=parse_names,
+    multiple=True,
+    default=[f"{CFP},data_parallel,megatron,zero1,fsdp,alpa"],
+    show_default=True,
+    help="What to compare: cfp (planned now), templates, plan files. Repeatable.",
+)
+@click.option("--rounds", type=click.IntRange(FEWEST), default=ROUNDS, show_default=True)
+@gathered(
+    "asked",
+    Options,
+    click.option(
+        "--memory-limit",
+        callback=parsed(parse_memory),
+        help="Limits the plan made now, such as 12GiB.",
+    ),
+    cache_dir_option,
+)
+@json_option
+@process_options
+@model_options
+def compare(
+    target: str | None,
+    mesh: tuple[int, ...] | None,
+    platform: str | None,
+    plans: tuple[str, ...],
+    rounds: int,
+    asked: Options,
+    as_json: bool,
+    membership: Membership,
+    **options: Any,
+) -> None:
+    """Measure full steps under several plans, in turn.
+
+    Every round runs every plan. Times are medians with 95 % confidence intervals. A plan is slower
+    than the fastest, ties with it (shown to be within 5 %), or is not told apart from it. TARGET as
+    of `cfp analyze`; where a plan file is among the plans it may be left out, and the mesh: they
+    are then the plan's.
+
+    \b
+        cfp compare gpt --mesh 4 --platform cpu --plans cfp,megatron,fsdp
+        cfp compare --platform cpu --plans plan.json,data_parallel --rounds 30
+    """
+    if not plans:
+        raise click.UsageError("--plans is empty: name a template, a plan file, or cfp.")
+    axes = None if mesh is None else dict(zip(axis_names(len(mesh)), mesh, strict=True))
+    for name in plans:
+        if name == CFP or name in templates.__all__:
+            continue
+        _check_file(name)
+        document = read_document(name)
+        axes = axes or document.mesh("mesh")
+        target, options = named_target(target, options, name, document)
+    if target is None:
+        raise click.UsageError("Name a TARGET, as gpt, or a plan file in --plans.")
+    if axes is None:
+        raise click.UsageError("Give --mesh 2x4, or a plan file in --plans.")
+    count = math.prod(axes.values())
+    with membership.joined(count, platform) as team, measuring(None, team) as progress:
+        devices = mesh_of(axes, platform)
+        step, args = load_target(target, options)
+        found: dict[str, cfp.Plan | str] = {}
+        for name in plans:
+            progress.stage(f"planning with {name}")
+            if name == CFP:
+                found[name] = make_plan(step, args, devices, asked, progress, team)
+            elif name in templates.__all__:
+                found |= make_templates([name], step, args, devices)
+            else:
+                found[name] = load_plan(name, devices)
+        result = cfp.compare(
+            step, *args, mesh=devices, plans=found, rounds=rounds, progress=progress, team=team
+        )
+    if team is not None and not team.leads:
+        return
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=1))
+    else:
+        show_comparison(result, Console())
+
+
+def _check_file(name: str) -> None:
+    """Checks that a name which is neither a template nor `cfp` is that of a file."""
+    if not os.path.exists(name):
+        raise CfpError(
+            f"`{name}` is no plan: name {CFP}, a template ({', '.join(sorted(templates.__all__))}) "
+            "or a plan file."
+        )

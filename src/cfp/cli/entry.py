@@ -1,0 +1,110 @@
+"""The group of all commands, and what becomes of their errors.
+
+Exit codes: 0 done, 1 the user's problem, 2 usage, 3 a bug of ours.
+
+A command's file is imported when the command runs, or shows its help: JAX takes a second to import,
+which `cfp --help` need not wait for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cfp.errors import CfpError, PlanWarning
+from cfp.version import VERSION
+
+# what `cfp --help` says of each command: the first sentence of its own help
+COMMANDS = {
+    "analyze": "Show the ParallelBlocks and distinct segments of a step.",
+    "cache": "Look at the measurements that were kept, or remove some.",
+    "compare": "Measure full steps under several plans, in turn.",
+    "explain": "Show what a plan splits where, and what the devices then send.",
+    "launch": "Start several processes of a command on this machine, for a quick try.",
+    "plan": "Find the fastest plan that fits, by measuring on the devices.",
+    "profile": "Measure the ways to split each distinct segment of a step, on the devices.",
+    "template": "Make the plan that people copy today, compile it, and explain it.",
+    "train": "Train a step with a plan, and see loss and throughput as it runs.",
+    "verify": "Run a step with a plan and without, and compare every output.",
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are in files of their names, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(importlib.import_module(f"cfp.cli.{cmd_name}"), cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="cfp")
+def cli() -> None:
+    """Plan how to split a JAX training step over many devices, by measuring."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits with its code."""
+    try:
+        with _plain_warnings():
+            cli.main(args=arguments, prog_name="cfp", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Interrupted.", err=True)
+        sys.exit(1)
+    except CfpError as error:
+        if not error.told:
+            click.echo(f"cfp: {error}", err=True)
+        _leave(1)
+    except Exception:  # noqa: BLE001 - the last resort: show it whole and say it is ours
+        traceback.print_exc()
+        click.echo("cfp: this is a bug of ours; please report it with the lines above.", err=True)
+        _leave(3)
+    sys.exit(0)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Shows our warnings as one line each, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, PlanWarning):
+                click.echo(f"cfp: {message}", err=True)
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def _leave(code: int) -> None:
+    """Exits. One of several processes exits at once: an orderly end would wait for the others, of
+    which one may be gone."""
+    import jax  # an error needs it, --help does not
+
+    if jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

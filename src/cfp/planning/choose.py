@@ -1,0 +1,282 @@
+"""From the search's answers to one plan: what their steps really need and take decides.
+
+The best predictions run as full steps, in turn. With a memory limit m and a step found to need d
+more than the search counts, the next search is for m - d (or for more, if it needs less), until
+that finds nothing new. The fastest that fits is chosen; where others are as fast, as far as the
+rounds tell, the one that needs least memory is taken, if it is clearly less.
+
+The fastest of several in some rounds is, in part, the luckiest. So the chosen one runs again, on
+fresh rounds, with the templates beside it: what is reported of it, and how it compares. So does the
+step on one device alone, which may be faster than the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cfp.errors import CfpError
+from cfp.memory_size import bytes_text
+from cfp.plan import Plan
+from cfp.plan.evidence import MeasuredStep
+from cfp.planning.audit import NO_TIME, audit, confirm, what_they_show
+from cfp.planning.proposals import Proposal, Proposals
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.confidence import EQUIVALENT, Verdict
+from cfp.profile.measure.full_step import ALONE
+from cfp.profile.measure.rounds import OutOfTime
+
+ATTEMPTS = 4  # searches with the limit corrected: each may take full steps, so there is an end
+WORTHWHILE = 0.01  # of the limit: a smaller correction changes nothing
+CLEARLY_LESS = 0.9  # of the memory: what is worth a difference in time that nobody can measure
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`steps` are all that were measured to choose, `confirmed` are on fresh rounds; the chosen one
+    is first in both. `limit_bytes` is what a device may need."""
+
+    proposal: Proposal
+    limit_bytes: int | None
+    steps: tuple[MeasuredStep, ...]
+    confirmed: tuple[MeasuredStep, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What is known of a proposal: its measured step, or the compiler's memory figure alone."""
+
+    proposal: Proposal
+    step: MeasuredStep | None
+    memory_bytes: int | None
+    wave: int = 0  # those of one ran in the same rounds
+
+    @property
+    def time_s(self) -> float:
+        predicted = self.proposal.plan.predicted
+        assert predicted is not None
+        return predicted.time_s if self.step is None else self.step.time_s
+
+    def fits(self, limit: int | None) -> bool:
+        if self.step is not None and not self.step.ran:
+            return False
+        return limit is None or self.memory_bytes is None or self.memory_bytes <= limit
+
+
+@dataclass
+class Chooser:
+    """`count` proposals are measured; `others` are plans to run beside the chosen one, or why
+    there is none."""
+
+    proposals: Proposals
+    campaign: Campaign
+    limit: int | None
+    count: int
+    others: Mapping[str, Plan | str]
+    _tried: dict[tuple[int, ...], _Tried] = field(default_factory=dict)
+    _out_of_time: bool = False
+    _waves: int = 0
+
+    def choose(self) -> Chosen:
+        with self.campaign.holding():
+            with self.campaign.until(self.campaign.budget.chosen()):
+                self._select()
+            fitting = [tried for tried in self._tried.values() if tried.fits(self.limit)]
+            if not fitting:
+                raise self._nothing_fits()
+            fastest = min(fitting, key=lambda tried: tried.time_s)
+            best = min(
+                (tried for tried in fitting if tried is fastest or _rather(tried, fastest)),
+                key=lambda tried: (tried.memory_bytes or 0, tried.time_s),
+            )
+            confirmed = self._confirm(best)
+        rest = [t for t in self._tried.values() if t is not best]
+        steps = () if best.step is None else (best.step, *_in_its_rounds(best, rest))
+        notes = [*what_they_show(steps, confirmed), *_for_memory(best, fastest)]
+        notes += self._unchecked(best, confirmed)
+        return Chosen(best.proposal, self.limit, steps, confirmed, tuple(notes))
+
+    def _select(self) -> None:
+        """Tries what the search proposes, until nothing new comes of it."""
+        allowance = self.limit
+        for _ in range(ATTEMPTS):
+            found = self.proposals.best(allowance, max(self.count, 1))
+            if not found and (smallest := self.proposals.smallest()) is not None:
+                found = [self.proposals.make(smallest)]  # it may need less than predicted
+            new = [one for one in found if one.point.choice not in self._tried]
+            if not new:
+                break
+            self._try(new)
+            if self.limit is None or allowance is None:
+                break
+            corrected = self.limit - self._missed(found)
+            if abs(corrected - allowance) <= WORTHWHILE * self.limit:
+                break
+            allowance = corrected
+
+    def _confirm(self, best: _Tried) -> tuple[MeasuredStep, ...]:
+        """Measures the chosen one on fresh rounds, templates beside it; nothing without audit."""
+        if not self.count:
+            return ()
+        plan = best.proposal.plan
+        name = "predicted 1" if best.step is None else best.step.name
+        plans = {name: plan, **{n: p for n, p in self.others.items() if isinstance(p, Plan)}}
+        try:
+            found = confirm(self.campaign, plans, takes_s=best.time_s, limit=self.limit)
+        except OutOfTime:
+            found = {}
+        predicted = plan.predicted
+        late = MeasuredStep(name, None if predicted is None else predicted.time_s, left_out=NO_TIME)
+        steps = [found.get(name, late)]
+        for other, made in self.others.items():
+            if isinstance(made, Plan):
+                steps.append(found.get(other, MeasuredStep(other, None, left_out=NO_TIME)))
+            else:
+                steps.append(MeasuredStep(other, None, failed=made))
+        if plan.mesh.size > 1:
+            steps.append(found.get(ALONE, MeasuredStep(ALONE, None, left_out=NO_TIME)))
+        return tuple(steps)
+
+    def _try(self, proposals: Sequence[Proposal]) -> None:
+        """Measures proposals. Where there is no time for all of them the best alone may have all
+        that is left, and where that is too little its memory is the compiler's figure, or is not
+        known."""
+        if self.count and not self._out_of_time:
+            if self._measure(proposals):
+                return
+            self._out_of_time = True
+            with self.campaign.until(self.campaign.budget.ends):
+                if self._measure(proposals[:1]):
+                    return
+        best = proposals[0]
+        needs = None
+        if self.limit is not None and self.campaign.budget.compiles():
+            needs = best.plan.memory_bytes()
+        self._tried[best.point.choice] = _Tried(best, None, needs)
+
+    def _measure(self, proposals: Sequence[Proposal]) -> bool:
+        """Measures all of them in turn with one another; returns whether there was time for any."""
+        first = len(self._tried)
+        plans = {f"predicted {first + i + 1}": one.plan for i, one in enumerate(proposals)}
+        try:
+            steps = audit(self.campaign, plans)
+        except OutOfTime:
+            return False
+        if all(steps[name].left_out for name in plans):
+            return False
+        self._waves += 1
+        for name, proposal in zip(plans, proposals, strict=True):
+            tried = _Tried(proposal, steps[name], steps[name].memory_bytes, self._waves)
+            self._tried[proposal.point.choice] = tried
+        return True
+
+    def _missed(self, found: Sequence[Proposal]) -> int:
+        """Returns by how much the proposed plans need more than predicted: the worst that exceeds
+        the limit or, where none does, the first. It is negative where they need less."""
+        assert self.limit is not None
+        known = [self._tried[one.point.choice] for one in found if one.point.choice in self._tried]
+        missed = [
+            (t.memory_bytes > self.limit, t.memory_bytes - t.proposal.point.memory_bytes)
+            for t in known
+            if t.memory_bytes is not None
+        ]
+        over = [by for exceeds, by in missed if exceeds]
+        if over:
+            return max(over)
+        return missed[0][1] if missed else 0
+
+    def _nothing_fits(self) -> CfpError:
+        """Says what would."""
+        failed = [t.step.failed for t in self._tried.values() if t.step and t.step.failed]
+        smallest = self.proposals.smallest()
+        if smallest is None:
+            return CfpError(
+                "The measurements do not make a plan yet: some segment or resharding has none that "
+                "runs. Raise `budget`; what was measured is kept."
+            )
+        if self.limit is None:
+            return CfpError(f"None of the plans runs: {failed[0] if failed else 'no reason given'}")
+        tried = self._tried.get(smallest.choice)
+        compiled = None if tried is None else tried.memory_bytes
+        needs = self.proposals.predict(smallest).memory_bytes if compiled is None else compiled
+        ways = "Raise memory_limit or use more devices"
+        if not self.proposals.analysis.graph.donated:
+            ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
+        return CfpError(
+            f"No plan fits {bytes_text(self.limit)} per device: the smallest needs "
+            f"{bytes_text(needs)} ({self.proposals.show(smallest)}). {ways}."
+        )
+
+    def _unchecked(self, best: _Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
+        """Says what was not measured, or not on fresh rounds."""
+        notes = []
+        if self.limit is not None and best.memory_bytes is None:
+            predicted = best.proposal.point.memory_bytes
+            notes.append(
+                "The budget ended before the compiler could say what memory the plan needs: "
+                f"{bytes_text(predicted)} per device is predicted."
+            )
+        if not self.count:
+            notes.append("No full step was run (audit=False): nothing checks the times.")
+        elif best.step is None and not confirmed[0].ran:
+            notes.append("The budget ended before full steps were run: nothing checks the times.")
+        elif best.step is None or (self._out_of_time and len(self._tried) == 1):
+            notes.append(
+                "The budget ended before full steps were compared: the best prediction won."
+            )
+        elif confirmed[0].failed is not None:
+            notes.append(f"On fresh rounds the plan does not run: {confirmed[0].failed}.")
+        elif not confirmed[0].ran:
+            notes.append(
+                "The budget ended before the plan ran on fresh rounds: its time is of those it was "
+                "chosen by, which flatter it."
+            )
+        missing = self.proposals.profile.missing
+        if missing:
+            notes.append(f"The budget ended before all was measured: {', '.join(missing)}.")
+        if self.proposals.unmet:
+            where = ", ".join(self.proposals.unmet)
+            notes.append(
+                f"No measured option lies as the pins of segments {where} ask: their resharding is "
+                "not predicted."
+            )
+        return notes
+
+
+def _rather(one: _Tried, fastest: _Tried) -> bool:
+    """Returns whether a plan is as fast as the fastest, as far as the rounds tell, with clearly
+    less memory. Rounds too few to tell are no reason to take one that seems slower by more."""
+    if one.step is None or fastest.step is None or one.wave != fastest.wave:
+        return False
+    assert one.memory_bytes is not None
+    assert fastest.memory_bytes is not None
+    found = one.step.beside(fastest.step)
+    near = found.ratio is not None and found.ratio <= EQUIVALENT
+    return (
+        found.verdict is not Verdict.SLOWER
+        and near
+        and one.memory_bytes <= CLEARLY_LESS * fastest.memory_bytes
+    )
+
+
+def _in_its_rounds(best: _Tried, rest: Sequence[_Tried]) -> Iterator[MeasuredStep]:
+    """Yields the other steps; the runs of those that ran in other rounds are not to be compared."""
+    for tried in rest:
+        if tried.step is not None:
+            yield tried.step if tried.wave == best.wave else replace(tried.step, runs_s=())
+
+
+def _for_memory(best: _Tried, fastest: _Tried) -> Iterator[str]:
+    """Says that the fastest was not taken, and why."""
+    if best is not fastest:
+        assert best.step is not None
+        assert fastest.step is not None
+        needs, other = best.step.memory_bytes, fastest.step.memory_bytes
+        assert needs is not None
+        assert other is not None
+        yield (
+            f"{fastest.step.name} seemed faster by {best.time_s / fastest.time_s - 1:.1%}, which "
+            f"the rounds do not bear out, and needs {bytes_text(other)} on each device: this plan "
+            f"needs {bytes_text(needs)}."
+        )

@@ -1,0 +1,162 @@
+"""Plans measured against each other: full steps, run in turn, with how sure the figures are.
+
+Every round runs every plan, so all see the same machine, in another order each time. A step that
+takes less than half a second runs twice in its turn, and the second run counts: in training it
+follows itself. The ratio of two plans is the median over rounds of the ratio of their times; what
+it shows is judged as everywhere (`profile.measure.confidence`): slower, a tie, or not told apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from cfp.cluster import Team
+from cfp.cluster.wire import decode, encode
+from cfp.errors import CfpError
+from cfp.layouts import auto_mesh
+from cfp.plan import Plan
+from cfp.profile import Effort, Progress
+from cfp.profile.api import open_campaign
+from cfp.profile.measure.budget import ROUNDS
+from cfp.profile.measure.confidence import Verdict, judge, median_interval
+from cfp.profile.measure.full_step import measure_steps
+from cfp.profile.measure.measurement import Measurement
+from cfp.profile.runners.scratch import scratch_folder
+from cfp.profile.runners.shared_decision import decide_together
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPlan:
+    """`runs_s` are one of each round. `ratio` is to the fastest plan, `verdict` what it shows;
+    `ratio_low` and `ratio_high` are None where rounds are too few to bound it. `compute_s` and
+    `communication_s` are None where the profiler did not tell. `failed` says why a plan did not
+    run; then nothing else is known."""
+
+    name: str
+    time_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    ratio: float = 0.0
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    compute_s: float | None = None
+    communication_s: float | None = None
+    memory_bytes: int = 0
+    failed: str | None = None
+    verdict: Verdict = Verdict.UNTOLD
+    runs_s: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain data; a plan that did not run has null for all but its name and the
+        reason."""
+        known = ("name", "failed")
+        found = asdict(self)
+        return {k: v if self.failed is None or k in known else None for k, v in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Fastest first; those that did not run last."""
+
+    rounds: int
+    plans: tuple[ComparedPlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "plans": [one.to_json() for one in self.plans]}
+
+
+def compare(
+    step: Callable[..., Any],
+    *args: Any,
+    mesh: Mesh,
+    plans: Mapping[str, Plan | str],
+    rounds: int = ROUNDS,
+    isolate: bool | None = None,
+    progress: Progress | bool | None = None,
+    team: Team | None = None,
+) -> Comparison:
+    """Measures the step under every plan, afresh. Text in place of a plan says why there is none.
+
+    On a mesh of several processes every process calls this alike; `progress` and `team` as of
+    `cfp.plan`.
+
+    >>> cfp.compare(step, *args, mesh=mesh, plans={"ours": plan, "fsdp": fsdp_plan})
+    """
+    from cfp.report.progress import shown  # reads comparisons, so it is a later room
+
+    mesh = auto_mesh(mesh)
+    if rounds < 1:
+        raise CfpError(f"`rounds` is {rounds}: give one or more.")
+    bound: dict[str, Plan] = {}
+    for name, plan in plans.items():
+        if isinstance(plan, Plan):
+            if auto_mesh(plan.mesh) != mesh:
+                raise CfpError(
+                    f"The plan `{name}` is for a mesh of {dict(plan.mesh.shape)}, not "
+                    f"{dict(mesh.shape)}: compare plans of one mesh."
+                )
+            bound[name] = plan.bind(step, *args)
+    if not bound:
+        raise CfpError("`plans` has no plan to measure: give at least one.")
+    steps = {name: (found.analysis, found.layouts) for name, found in _bounds(bound).items()}
+    effort = Effort(warmups=3, repeats=rounds)
+
+    def decide(team: Team | None) -> Comparison:
+        with (
+            shown(progress) as telling,
+            scratch_folder("compare") as folder,
+            open_campaign(
+                mesh, cache_dir=folder, isolate=isolate, effort=effort, progress=telling, team=team
+            ) as campaign,
+        ):
+            found = measure_steps(campaign, mesh, steps)
+        failed = [ComparedPlan(n, failed=why) for n, why in plans.items() if isinstance(why, str)]
+        return Comparison(rounds, (*_ranked(found), *failed))
+
+    found: Comparison = decide_together(
+        mesh,
+        team,
+        isolate,
+        decide,
+        pack=encode,
+        unpack=lambda data: decode(data, Comparison),
+    )
+    return found
+
+
+def _bounds(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    return {name: plan.known("compare") for name, plan in plans.items()}
+
+
+def _ranked(found: Mapping[str, Measurement]) -> list[ComparedPlan]:
+    ran = [name for name, one in found.items() if one.failed is None]
+    ran.sort(key=lambda name: statistics.median(found[name].runs_s))
+    rows = [_compared(name, found[name], found[ran[0]]) for name in ran]
+    failed = [(name, one.failed) for name, one in found.items() if one.failed is not None]
+    return rows + [ComparedPlan(name, failed=why) for name, why in failed]
+
+
+def _compared(name: str, one: Measurement, best: Measurement) -> ComparedPlan:
+    found = judge(one.runs_s, best.runs_s)
+    assert found.ratio is not None
+    low_s, high_s = median_interval(one.runs_s)
+    shares = one.split()
+    return ComparedPlan(
+        name=name,
+        time_s=statistics.median(one.runs_s),
+        low_s=low_s,
+        high_s=high_s,
+        ratio=found.ratio,
+        ratio_low=found.low,
+        ratio_high=found.high,
+        compute_s=None if shares is None else shares.compute_s,
+        communication_s=None if shares is None else shares.transfer_s + shares.waiting_s,
+        memory_bytes=0 if one.memory is None else one.memory.total_bytes,
+        verdict=found.verdict,
+        runs_s=one.runs_s,
+    )

@@ -1,0 +1,86 @@
+"""What one may ask of `cfp.plan`, in one value that Python's callers and the commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from jax.sharding import Mesh
+
+from cfp.devices import memory_bytes
+from cfp.duration import parse_duration
+from cfp.errors import CfpError
+from cfp.memory_size import parse_memory
+from cfp.profile import Effort
+from cfp.profile.measure.budget import Budget
+
+AUDITED = 3  # predictions that are run as full steps: each takes a compilation of the whole step
+MARGIN = 0.05  # of a device's memory, left to the runtime and to fragmentation
+
+
+class Given(TypedDict, total=False):
+    """The options of `cfp.plan` as one writes them; `Options` has their meaning and defaults."""
+
+    memory_limit: int | str | None
+    pins: Mapping[str, Any] | None
+    budget: float | str | None
+    audit: int | bool
+    beside: Sequence[str]
+    sequence: bool
+    outer_batch: bool
+    exhaustive: bool
+    cache_dir: str | os.PathLike[str] | None
+    isolate: bool | None
+    effort: Effort | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of `cfp.plan`, checked; `cfp.plan` says what each means."""
+
+    memory_limit: int | str | None = None
+    pins: Mapping[str, Any] | None = field(default_factory=dict)
+    budget: float | str | None = None
+    audit: int | bool = AUDITED
+    beside: Sequence[str] = ()
+    sequence: bool = False
+    outer_batch: bool = False
+    exhaustive: bool = False
+    cache_dir: str | os.PathLike[str] | None = None
+    isolate: bool | None = None
+    effort: Effort | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.beside, str):
+            text = self.beside
+            raise CfpError(f'`beside` is the text "{text}": give a list, as ["{text}"].')
+        Budget.of(self.budget_s)
+        if self._given_bytes is not None and self._given_bytes <= 0:
+            raise CfpError(
+                f"`memory_limit` is {self.memory_limit}: give bytes per device, or '12GiB'."
+            )
+
+    @property
+    def budget_s(self) -> float | None:
+        return parse_duration(self.budget) if isinstance(self.budget, str) else self.budget
+
+    @property
+    def audited(self) -> int:
+        """Returns how many predictions are run as full steps."""
+        return AUDITED if self.audit is True else int(self.audit)
+
+    def limit_bytes(self, mesh: Mesh) -> int | None:
+        """Returns what the user allows, else what the devices have less a margin, else no limit."""
+        if self._given_bytes is not None:
+            return self._given_bytes
+        there = memory_bytes(mesh)
+        return None if there is None else int(there * (1 - MARGIN))
+
+    @property
+    def _given_bytes(self) -> int | None:
+        limit = self.memory_limit
+        if limit is None:
+            return None
+        return parse_memory(limit) if isinstance(limit, str) else int(limit)

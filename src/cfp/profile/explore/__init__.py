@@ -1,0 +1,16 @@
+"""This room decides which options of a segment to measure, in which order, and when to stop.
+
+The files, in the order of processing:
+
+    scope       what the caller wants measured of a step
+    factors     what varies among the options of a segment: a split per block and mesh axis
+    combos      combinations of strategies as rows of arrays
+    counts      what every option sends and computes, counted without running it
+    covering    the combinations to measure first
+    effects     what combinations have in common
+    regress     what unmeasured combinations should take
+    space       the combinations, listed or searched
+    explorer    the next combinations to measure, and whether it is enough
+    states      of which options training state is measured split further
+    forecast    how many programs the stages ahead will measure
+"""

@@ -1,0 +1,146 @@
+"""What was asked of the devices, option by option, and what came of it as costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jax.sharding import Mesh
+
+from cfp.layouts import Layouts
+from cfp.layouts.state import State
+from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.costs import Cost, SegmentProfile, cost_of, cost_of_two, fixed_part
+from cfp.profile.measure.memory import MemoryUse, memory_use
+from cfp.profile.programs.boundary import Crossing
+from cfp.profile.programs.kinds import Kind, Option
+from cfp.profile.programs.requests import Request, Resharding, chained_request, extract_requests
+
+
+class Ledger:
+    """What was measured so far. Lists are by kind. `alone` are options that were also measured one
+    at a time."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        mesh: Mesh,
+        kinds: Sequence[Kind],
+        crossings: Sequence[Crossing],
+    ) -> None:
+        self.campaign = campaign
+        self.machine = campaign.machine
+        self.mesh = mesh
+        self.kinds = kinds
+        self.crossings = crossings
+        self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in kinds]
+        self.requests: list[dict[Option, list[Request]]] = [{} for _ in kinds]
+        self.chained: list[dict[Option, Layouts]] = [{} for _ in kinds]
+        self.alone: list[dict[Option, Request]] = [{} for _ in kinds]
+        self.reshardings: dict[Resharding, Request] = {}
+
+    def measure(self, options: Iterable[tuple[Kind, Option]]) -> None:
+        self.campaign.measure(
+            request for kind, option in options for request in self.ask(kind, option)
+        )
+
+    def running(self, kind: int) -> list[tuple[Layouts, ...]]:
+        """Returns the layouts of the options of a kind that run, fastest first."""
+        times_s = {
+            option: cost.time_s
+            for option in self.layouts[kind]
+            if (cost := self.cost(self.kinds[kind], option)) is not None
+        }
+        return [self.layouts[kind][option] for option in sorted(times_s, key=times_s.__getitem__)]
+
+    def _fixed(self, kind: Kind) -> float:
+        known = self.campaign.known
+        pairs = [
+            (known[one.key], known[self.requests[kind.index][option][0].key], option)
+            for option, one in self.alone[kind.index].items()
+            if one.key in known and known[one.key].failed is None
+        ]
+        return fixed_part((one, two, self._between(kind, option)) for one, two, option in pairs)
+
+    def ranked(self, kind: Kind, state: State = State.BLOCK) -> list[Option]:
+        """Returns the options measured to the end, fastest first."""
+        costs = {
+            option: cost
+            for option in self.requests[kind.index]
+            if (cost := self.cost(kind, option)) is not None
+            if not cost.rough and option.state is state
+        }
+        return sorted(costs, key=lambda option: costs[option].time_s)
+
+    def ask(self, kind: Kind, option: Option) -> list[Request]:
+        """Returns the requests of an option: itself, or two in a row."""
+        if option not in self.requests[kind.index]:
+            self.layouts[kind.index][option] = layouts = kind.layouts(option)
+            if kind.chained is None:
+                requests = extract_requests(self.machine, self.mesh, kind, option, layouts)
+            else:
+                self.chained[kind.index][option] = both = kind.chained_layouts(option)
+                requests = [chained_request(self.machine, self.mesh, kind, option, both)]
+            self.requests[kind.index][option] = requests
+        return self.requests[kind.index][option]
+
+    def cost(self, kind: Kind, option: Option) -> Cost | None:
+        """Returns the cost of an option; None where it was not measured, or does not run."""
+        known = self.campaign.known
+        requests = self.requests[kind.index].get(option, [])
+        if not requests or any(r.key not in known or known[r.key].failed for r in requests):
+            return None
+        measured = [known[request.key] for request in requests]
+        if kind.chained is None:
+            return cost_of(kind, self.layouts[kind.index][option], measured)
+        return cost_of_two(
+            kind,
+            self.chained[kind.index][option],
+            measured[0],
+            between_s=self._between(kind, option),
+            fixed_s=self._fixed(kind),
+            alone=self._memory_alone(kind, option),
+        )
+
+    def _memory_alone(self, kind: Kind, option: Option) -> MemoryUse | None:
+        request = self.alone[kind.index].get(option)
+        found = None if request is None else self.campaign.known.get(request.key)
+        if found is None or found.memory is None:
+            return None
+        return memory_use(kind.extracts[0], self.layouts[kind.index][option][0], found.memory)
+
+    def _between(self, kind: Kind, option: Option) -> float:
+        """Returns what resharding between two neighbours that choose alike takes, as far as it is
+        known."""
+        layouts = self.layouts[kind.index][option]
+        boundaries = dict.fromkeys(
+            crossing.boundary
+            for crossing in self.crossings
+            if crossing.boundary.source.kind == crossing.boundary.target.kind == kind.index
+            and crossing.boundary.source.result
+        )
+        needed = [boundary.resharding(layouts, layouts) for boundary in boundaries]
+        return sum(self.resharding_s(resharding) or 0.0 for resharding in needed if resharding)
+
+    def resharding_s(self, resharding: Resharding) -> float | None:
+        """Returns the seconds of a resharding; None where it was not measured, or does not run."""
+        request = self.reshardings.get(resharding)
+        found = None if request is None else self.campaign.known.get(request.key)
+        return None if found is None or found.failed is not None else found.time_s
+
+    def segment(self, kind: Kind, finished: bool) -> SegmentProfile:
+        """Returns all that is known of a kind."""
+        known = self.campaign.known
+        found = {option: self.cost(kind, option) for option in self.requests[kind.index]}
+        failed: dict[Option, str] = {}
+        for option, requests in self.requests[kind.index].items():
+            for request in requests:
+                why = known[request.key].failed if request.key in known else None
+                if why is not None:
+                    failed.setdefault(option, why)  # the first of its programs that fails
+        return SegmentProfile(
+            kind=kind,
+            costs={option: cost for option, cost in found.items() if cost is not None},
+            failed=failed,
+            layouts=self.layouts[kind.index],
+            finished=finished,
+        )

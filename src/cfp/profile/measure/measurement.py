@@ -1,0 +1,124 @@
+"""What was measured of one program, as it is stored: raw runs, and what they mean.
+
+    time = median of the runs / drift - overhead
+
+`drift` is how much slower than usual the machine was meanwhile, by the anchor: a program that runs
+in turn with every other. The anchor's runs are few and vary: by chance alone drifts would differ,
+with a relative standard deviation of `drift_sd`. `overhead` is what it takes to start a program
+that does nothing, with as many arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+import msgspec
+
+from cfp.profile.measure.confidence import median_interval
+from cfp.profile.runners.job import Memory, Shares
+
+STORED_AS = "cut"  # the name of `stopped_early` in stored rows: another would lose old ones
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The runs of one program, and what else is known of it. `failed` says why a program does not
+    run here; then nothing else is known of it.
+
+    A program that is far behind the best is `stopped_early`: its few runs give a rough figure, and
+    `at_least_s` is a lower bound of its time. Stored rows call this `cut`.
+    """
+
+    key: str
+    name: str
+    runs_s: tuple[float, ...] = ()
+    drift: float = 1.0
+    overhead_s: float = 0.0
+    stopped_early: bool = False
+    compile_s: float = 0.0
+    memory: Memory | None = None
+    shares: Shares | None = None
+    failed: str | None = None
+    drift_sd: float = 0.0
+
+    @property
+    def usual_s(self) -> float:
+        """Returns what a run takes from start to end when the machine is as usual."""
+        return statistics.median(self.runs_s) / self.drift
+
+    @property
+    def time_s(self) -> float:
+        return self._net(statistics.median(self.runs_s))
+
+    @property
+    def at_least_s(self) -> float:
+        return self._net(min(self.runs_s))
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Returns the interval that `time_s` is in with 95 % confidence."""
+        low, high = median_interval(self.runs_s)
+        return self._net(low), self._net(high)
+
+    @property
+    def spread_s(self) -> float:
+        """Returns half of the range that the middle half of the runs is in."""
+        if len(self.runs_s) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.runs_s, n=4, method="inclusive")
+        return (high - low) / 2 / self.drift
+
+    def _net(self, seconds: float) -> float:
+        return max(seconds / self.drift - self.overhead_s, 0.0)
+
+    def split(self) -> Shares | None:
+        """Returns the time told apart, where compute, transfer and waiting add up to `time_s`; None
+        where that is unknown."""
+        shares = self.shares
+        total = 0.0 if shares is None else shares.compute_s + shares.transfer_s + shares.waiting_s
+        if shares is None or total <= 0:
+            return None
+        scale = self.time_s / total
+        return Shares(shares.compute_s * scale, shares.transfer_s * scale, shares.waiting_s * scale)
+
+    def to_json(self) -> dict[str, Any]:
+        document = asdict(self)
+        document[STORED_AS] = document.pop("stopped_early")
+        return document
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any], key: str | None = None) -> Measurement:
+        """Raises `ValueError` where the document is no measurement, or not that of the `key`."""
+        try:
+            found = msgspec.convert(
+                {"stopped_early": document.get(STORED_AS, False), **document}, Measurement
+            )
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise ValueError(str(error)) from None
+        found._check()
+        if key not in (None, found.key):
+            raise ValueError("it is that of another program")
+        return found
+
+    def _check(self) -> None:
+        shares, memory = self.shares or Shares(0.0, 0.0, 0.0), self.memory or Memory(0, 0, 0, 0)
+        numbers = {
+            "runs_s": self.runs_s,
+            "drift": (self.drift,),
+            "overhead_s": (self.overhead_s,),
+            "compile_s": (self.compile_s,),
+            "drift_sd": (self.drift_sd,),
+            "shares": astuple(shares),
+            "memory": astuple(memory),
+        }
+        for name, values in numbers.items():
+            if not all(0 <= value < math.inf for value in values):
+                raise ValueError(f"`{name}` has numbers that no measurement has")
+        if self.drift == 0:
+            raise ValueError("`drift` is 0")
+        if self.failed is None and (not self.runs_s or self.memory is None):
+            raise ValueError("it has no runs, or no memory")

@@ -1,0 +1,102 @@
+"""What a measurement depends on besides the program: the devices, and the compiler with its flags,
+JAX's settings and the environment (`cfp.profile.runners.settings` says which of them).
+
+Two machines that differ in nothing here are taken to measure the same.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from cfp.profile.runners.settings import key_environment, key_flags, key_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`processes` is the process of every device in mesh order, `host` the CPU where it counts. Of
+    several processes, `hosts` is the host of every device, and `network` what lies between them."""
+
+    platform: str
+    device_kind: str
+    host: str
+    mesh_shape: tuple[int, ...]
+    processes: tuple[int, ...]
+    jax: str
+    jaxlib: str
+    flags: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[int, ...] = ()
+    network: str = ""
+
+    @staticmethod
+    def of(mesh: Mesh) -> Machine:
+        devices: list[Any] = list(mesh.devices.flat)
+        numbers = {p: i for i, p in enumerate(dict.fromkeys(d.process_index for d in devices))}
+        first = devices[0]
+        return Machine(
+            platform=first.platform,
+            device_kind=first.device_kind,
+            host=_cpu() if first.platform == "cpu" else "",
+            mesh_shape=mesh.devices.shape,
+            processes=tuple(numbers[d.process_index] for d in devices),
+            jax=jax.__version__,
+            jaxlib=metadata.version("jaxlib"),
+            flags=key_flags(os.environ),
+            settings=key_settings(),
+            environment=key_environment(os.environ),
+        )
+
+    def on(self, mesh: Mesh, hosts: tuple[int, ...]) -> Machine:
+        """Returns the machine of several processes, whose hosts are given by process."""
+        return replace(self, hosts=tuple(hosts[d.process_index] for d in mesh.devices.flat))
+
+    def levels(self, axes: Sequence[str]) -> list[str]:
+        """Returns what people should know of a mesh over several hosts: which axes leave a host."""
+        if len(set(self.hosts)) < 2:
+            return []
+        hosts = np.array(self.hosts).reshape(self.mesh_shape)
+        words = []
+        for at, axis in enumerate(axes):
+            changes = np.diff(hosts, axis=at) != 0
+            where = "across hosts" if changes.all() else "within and across hosts"
+            words.append(f"{axis} {where if changes.any() else 'within a host'}")
+        return [f"The mesh is over {len(set(self.hosts))} hosts: {', '.join(words)}."]
+
+    def show(self) -> str:
+        """Returns one line: `4 cpu (2 cores of ...), jax 0.10.2`."""
+        shape = "x".join(map(str, self.mesh_shape))
+        kind = self.device_kind if self.platform != "cpu" else f"cpu ({self.host})"
+        flags = f", {' '.join(self.flags)}" if self.flags else ""
+        many = ""
+        if self.hosts:
+            hosts = len(set(self.hosts))
+            many = f", {len(set(self.processes))} processes on {hosts} host{'s' * (hosts > 1)}"
+        network = f", network {self.network}" if self.network else ""
+        variables = "".join(f", {name}={value}" for name, value in self.environment)
+        return f"{shape} {kind}{many}{network}, jax {self.jax}{flags}{variables}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _cpu() -> str:
+    """Returns the processor and how many cores of it this process may use."""
+    name = host.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.MULTILINE)
+    except OSError:  # not Linux: the architecture must do
+        found = None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores of {found[1].strip() if found else name}"

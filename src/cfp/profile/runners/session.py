@@ -1,0 +1,238 @@
+"""What happens in the process that owns the devices: compile, fill the inputs, run, record.
+
+Programs are compiled by a few threads (XLA releases the interpreter), so the devices need not wait.
+Two programs whose StableHLO, shardings and donations are the same share one executable, also when
+both are under way at once: training steps repeat their layers, and compiling is most of the time.
+Processes that run the same programs compile a part of them each (`exchange`).
+
+A run is timed from the call until every result is ready on every device; where other processes run
+their part of it, all line up first. A program for one device alone is process 0's; in the others it
+is compiled at once and takes no time. Results that are fed back replace the donated
+arguments, as in a training loop; all else is made at the first run and kept. Nothing here warms up,
+repeats or averages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from cfp.profile.runners import xplane
+from cfp.profile.runners.exchange import Exchange
+from cfp.profile.runners.executable import Executable, executable_of, lower, make_input, reason
+from cfp.profile.runners.job import Compiled, Failed, Job, Memory, Shares
+from cfp.profile.runners.local_devices import local_devices, one_device, wait_for_others
+
+_log = logging.getLogger(__name__)
+
+
+class _Compiling:
+    """An executable, or why there is none; shared by the jobs that are the same program."""
+
+    def __init__(self) -> None:
+        self.done: Future[Executable | str] = Future()
+
+
+class _Entry:
+    """A job, and what is there of it so far. `number` is the same in all processes."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self.job = job
+        self.number = number
+        self.seconds = 0.0  # the time of compiling, if it was for this job and here
+        self.name = ""  # in the exchange
+        self.task: Future[None] | None = None
+        self.done: Future[Executable | str] = Future()
+        self.program: _Compiling | None = None
+        self.inputs: list[jax.Array] | None = None
+
+
+class Session:
+    """Calls `emit`, from the compiling threads, with what has become of a job, and `started` with
+    the key of a job whose turn has come; neither for jobs dropped by then."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        compile_threads: int,
+        emit: Callable[[Compiled | Failed], None],
+        started: Callable[[str], None] | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._mesh = mesh
+        self._one = one_device(mesh)
+        self._exchange = exchange
+        self._wait_for_others = wait_for_others(mesh)
+        self._emit = emit
+        self._started = started
+        self._pool = ThreadPoolExecutor(compile_threads, thread_name_prefix="cfp-compile")
+        self._loading = ThreadPoolExecutor(1, thread_name_prefix="cfp-load")  # mostly waits
+        self._submitted = 0
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        # weak: an executable lives as long as a job that uses it
+        self._programs: weakref.WeakValueDictionary[str, _Compiling] = weakref.WeakValueDictionary()
+
+    def submit(self, job: Job) -> None:
+        """Starts compiling, and returns at once."""
+        self.drop([job.key])
+        self._submitted += 1
+        entry = self._entries[job.key] = _Entry(job, self._submitted)
+        entry.task = self._pool.submit(self._compile, entry)
+
+    def run(self, key: str, mark: str = "") -> float | Failed:
+        """Runs a program once: seconds until the last device of this process is done. `mark` names
+        the run in the profiler's recording."""
+        entry = self._entries[key]
+        alone = entry.job.alone
+        if alone and self._one is None:
+            return 0.0
+        executable = entry.done.result()
+        if isinstance(executable, str):
+            return Failed(key, executable)
+        wait: Any = jax.block_until_ready
+        try:
+            inputs = entry.inputs or [*map(make_input, entry.job.inputs, executable.shardings)]
+            entry.inputs = None  # some are donated: if the run fails, they are gone
+            wait(inputs)
+            if not alone:
+                self._wait_for_others()
+            with jax.profiler.TraceAnnotation(mark) if mark else contextlib.nullcontext():
+                start = time.perf_counter()
+                results = executable.call(*inputs)
+                wait(results)
+                seconds = time.perf_counter() - start
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            return Failed(key, reason(error))
+        for result, argument in entry.job.feedback.items():
+            inputs[argument] = results[result]
+        entry.inputs = None if entry.job.frees else inputs
+        return seconds
+
+    def time_shares(self, keys: Sequence[str]) -> dict[str, Shares]:
+        """Runs programs under the profiler, as often as they are listed. Programs that fail are
+        left out; so are all, if the profiler is taken, but they run: other processes wait in their
+        collectives. Nor is there anything to tell of one device alone."""
+        keys = [key for key in keys if not self._entries[key].job.alone]
+        distinct = dict.fromkeys(keys)  # in order: every process of several runs them alike
+        cold = [key for key in distinct if self._entries[key].inputs is None]  # not to be recorded
+        failed = {key for key in cold if isinstance(self.run(key), Failed)}
+        marks: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(prefix="cfp-recording-") as folder:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every Python call would be in the recording
+            stop: Any = jax.profiler.stop_trace
+            try:
+                jax.profiler.start_trace(folder, profiler_options=options)
+            except Exception as error:  # noqa: BLE001 - someone else is profiling: not our failure
+                _log.warning("No traces: the profiler did not start: %s", reason(error))
+                for key in keys:
+                    if key not in failed:
+                        self.run(key)
+                return {}
+            try:
+                for number, key in enumerate(keys):
+                    if key in failed:
+                        continue
+                    mark = f"cfp:{number}"
+                    if isinstance(self.run(key, mark), Failed):
+                        failed.add(key)
+                    marks[mark] = key
+            finally:
+                stop()
+            (file,) = Path(folder).rglob("*.xplane.pb")
+            data = jax.profiler.ProfileData.from_file(str(file))
+            marks = {mark: key for mark, key in marks.items() if key not in failed}
+            return xplane.shares(data, marks, len(local_devices(self._mesh)))
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Forgets programs: their inputs, and executables that no other program shares."""
+        for key in keys:
+            with self._lock:
+                entry = self._entries.pop(key, None)
+            if entry is not None:
+                entry.program = entry.inputs = None  # now, not when a cycle is collected
+                if entry.task is not None:
+                    entry.task.cancel()  # if its turn has not come yet
+                if self._exchange is not None:
+                    self._exchange.forget(entry.name)
+
+    def close(self) -> None:
+        """Frees everything. A compilation under way goes on, for nothing."""
+        for pool in (self._pool, self._loading):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.drop([*self._entries])
+
+    def _compile(self, entry: _Entry) -> None:
+        if self._started is not None:
+            self._started(entry.job.key)
+        mesh = self._one if entry.job.alone else self._mesh
+        if mesh is None:
+            self._emit(Compiled(entry.job.key, 0.0, Memory(0, 0, 0, 0)))
+            return
+        start = time.perf_counter()
+        try:
+            lowered, digest = lower(entry.job, mesh)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            self._finish(entry, reason(error))
+            return
+        with self._lock:
+            program = self._programs.get(digest)
+            first = program is None
+            if program is None:
+                program = self._programs[digest] = _Compiling()
+        entry.program = program
+        # not waiting for a thread that compiles the same: this one has other things to do
+        program.done.add_done_callback(lambda done: self._finish(entry, done.result()))
+        if not first:
+            return
+        exchange, entry.name = self._exchange, f"{entry.number}/{digest}"
+        make = functools.partial(self._fulfil, entry, program, digest)
+        if exchange is None or entry.job.alone:
+            make(lowered.compile, start)
+        elif exchange.claim(entry.name):
+            make(functools.partial(exchange.compile, lowered, entry.name), start)
+        else:
+            load = functools.partial(exchange.load, lowered, entry.name)
+            self._loading.submit(make, load)
+
+    def _fulfil(
+        self,
+        entry: _Entry,
+        program: _Compiling,
+        digest: str,
+        compiled: Callable[[], jax.stages.Compiled],
+        start: float | None = None,
+    ) -> None:
+        """Compiles a program. With a `start`, the time from then on is what compiling takes."""
+        try:
+            made: Executable | str = executable_of(compiled(), entry.job)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
+            with self._lock:
+                del self._programs[digest]  # asked for again, it is tried again
+            made = reason(error)
+        entry.seconds = 0.0 if start is None else time.perf_counter() - start
+        program.done.set_result(made)
+
+    def _finish(self, entry: _Entry, executable: Executable | str) -> None:
+        key = entry.job.key
+        entry.done.set_result(executable)
+        with self._lock:
+            if self._entries.get(key) is not entry:
+                return
+        if isinstance(executable, str):
+            self._emit(Failed(key, executable))
+        else:
+            self._emit(Compiled(key, entry.seconds, executable.memory))

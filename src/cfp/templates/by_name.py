@@ -1,0 +1,30 @@
+"""Templates by their names, for whoever compares several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from cfp import templates
+from cfp.errors import CfpError
+from cfp.plan import Plan
+
+
+def make_templates(
+    names: Sequence[str], step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh
+) -> dict[str, Plan | str]:
+    """Returns the plan of each template, or why it has none for this step."""
+    unknown = [name for name in names if name not in templates.__all__]
+    if unknown:
+        raise CfpError(
+            f"There is no template `{unknown[0]}`: use {', '.join(sorted(templates.__all__))}."
+        )
+    found: dict[str, Plan | str] = {}
+    for name in names:
+        try:
+            found[name] = getattr(templates, name)(step, *args, mesh=mesh)
+        except CfpError as error:
+            found[name] = str(error)
+    return found

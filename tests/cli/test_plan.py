@@ -1,0 +1,110 @@
+"""`cfp plan` and `cfp compare`, as one types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cfp.cli import cli
+from cfp.cli.plan import factorisations
+from cfp.profile.measure.budget import ROUNDS
+
+TARGET = "tests.planning.project:make_step"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("commands")
+
+
+@pytest.fixture(scope="module")
+def plan_file(folder: Path) -> Path:
+    """Planned, over all meshes of two devices: there is one."""
+    path = folder / "plan.json"
+    words = ("--devices", 2, "--cache-dir", folder / "cache", "--out", path)
+    beside = ("--beside", "fsdp", "--beside", "zero1,fsdp")
+    result = run("plan", TARGET, "--platform", "cpu", *words, *beside)
+    assert result.exit_code == 0, result.output
+    for said in ("cfp: a plan for a mesh of x=2", "predicted 1", "zero1", "Memory limit: none"):
+        assert said in result.stdout
+    named = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
+    assert named.count("fsdp") == 1, "named twice, measured once"
+    assert f"Wrote {path} and {path.with_suffix('.html')}." in result.stderr
+    assert path.with_suffix(".html").exists()
+    return path
+
+
+def test_the_file_is_a_plan_with_its_evidence(plan_file: Path) -> None:
+    document = json.loads(plan_file.read_text())
+    assert document["name"] == "cfp"
+    assert document["target"] == {"name": TARGET, "options": {}, "given": []}
+    assert document["predicted"]["time_s"] > 0
+    chosen_by, confirmed = (document["evidence"][name][0] for name in ("steps", "confirmed"))
+    assert chosen_by["name"] == confirmed["name"]
+    assert len(confirmed["runs_s"]) >= ROUNDS
+    assert chosen_by["runs_s"][:6] != confirmed["runs_s"][:6], "other rounds"
+    result = run("explain", plan_file)
+    assert result.exit_code == 0
+    assert "Full steps measured on fresh rounds" in result.stdout
+
+
+def test_one_document_on_stdout(plan_file: Path, folder: Path) -> None:
+    words = ("--mesh", 2, "--cache-dir", folder / "cache", "--beside", "zero1,fsdp", "--json")
+    result = run("plan", TARGET, "--platform", "cpu", *words)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["segments"] == json.loads(plan_file.read_text())["segments"]
+    assert document["evidence"]["loaded"] == document["evidence"]["programs"]
+
+
+def test_compare(plan_file: Path, folder: Path) -> None:
+    """Of what, and on which mesh, the plan says."""
+    words = ("--plans", f"{plan_file},data_parallel", "--rounds", 5, "--json")
+    result = run("compare", "--platform", "cpu", *words)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["rounds"] == 5
+    assert {one["name"] for one in document["plans"]} == {str(plan_file), "data_parallel"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", TARGET), "Give --mesh 2x4, or --devices 8"),
+        (("plan", TARGET, "--mesh", 2, "--devices", 2), "Give --mesh 2x4, or --devices 8"),
+        (("plan", TARGET, "--mesh", 2, "--memory-limit", "much"), "not an amount of memory"),
+        (("plan", TARGET, "--mesh", 2, "--audit", -1), "--audit"),
+        (("compare", TARGET, "--mesh", 2, "--plans", ","), "--plans is empty"),
+    ],
+)
+def test_usage(words: tuple[object, ...], said: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_plan_that_is_not_there() -> None:
+    result = run("compare", TARGET, "--mesh", 2, "--plans", "nowhere.json")
+    assert result.exit_code == 1
+    assert "`nowhere.json` is no plan: name cfp, a template (" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        (1, [(1,)]),
+        (4, [(4,), (2, 2)]),
+        (7, [(7,)]),
+        (8, [(8,), (2, 4), (4, 2), (2, 2, 2)]),
+        (12, [(12,), (2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), (2, 3, 2), (3, 2, 2)]),
+    ],
+)
+def test_meshes_of_so_many_devices(devices: int, expected: list[tuple[int, ...]]) -> None:
+    assert factorisations(devices) == expected

@@ -1,0 +1,58 @@
+"""What the line of progress says of the time left."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cfp.report import TerminalProgress
+from cfp.report import progress as module
+from tests.profile.fake_runner import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def shown(clock: Clock, progress: TerminalProgress) -> str:
+    clock.now += module.PLAIN_EVERY_S
+    progress.running(["segment 0: batch"])
+    out = progress.console.file
+    assert isinstance(out, io.StringIO)
+    return out.getvalue().splitlines()[-1]
+
+
+def make(budget_s: float | None = None) -> TerminalProgress:
+    return TerminalProgress(Console(file=io.StringIO(), width=200), budget_s)
+
+
+def test_nothing_is_said_until_something_is_known(clock: Clock) -> None:
+    progress = make()
+    progress.expect(3)
+    assert shown(clock, progress) == "0/3 programs: running segment 0: batch"
+    progress.ahead(60, 240)
+    assert "0/3 programs, 1 to 4 min left: running" in shown(clock, progress)
+
+
+def test_it_counts_down_but_never_to_nothing(clock: Clock) -> None:
+    progress = make()
+    progress.ahead(75, 75)
+    assert ", about 70 s left" in shown(clock, progress)
+    clock.now += 40
+    assert ", about 25 s left" in shown(clock, progress)
+    clock.now += 1000  # much longer than told: it is not over
+    assert ", about 19 s left" in shown(clock, progress)
+
+
+def test_within_the_budget(clock: Clock) -> None:
+    progress = make(budget_s=100)
+    assert ", at most 95 s left" in shown(clock, progress)
+    progress.ahead(60, 600)
+    assert ", 60 to 90 s left" in shown(clock, progress)
+    clock.now += 200
+    assert ", about 0 s left" in shown(clock, progress)
