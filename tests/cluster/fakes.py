@@ -1,4 +1,5 @@
-"""A team in one process: links are socket pairs, each member a thread with a scripted runner."""
+"""A team in one process: connections are socket pairs, each member a thread with a scripted
+runner."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cfp.cluster.link import Inbox, Link, LinkLost
+from cfp.cluster.connection import Connection, ConnectionLost, Inbox
 from cfp.cluster.team import Team
 from cfp.cluster.wire import Message
 from cfp.profile.runners.job import Compiled, Failed, Job, Memory, Shares
@@ -17,7 +18,7 @@ from cfp.profile.runners.messages import Open, Result
 from cfp.profile.runners.runner import RunnerLost
 from cfp.profile.runners.team_member import Member
 from cfp.profile.runners.team_runner import TeamRunner
-from tests.cluster.test_link import linked
+from tests.cluster.test_connection import connect_pair
 
 MEMORY = Memory(1, 2, 3, 0)
 Answer = float | Failed | RunnerLost | str  # a string: "hang"
@@ -81,23 +82,24 @@ def job(key: str) -> Job:
     return Job(key, f"program {key}", b"", ())
 
 
-def make_team(index: int, hosts: tuple[str, ...], links: dict[int, Link]) -> Team:
-    team = Team(index, hosts, links, Inbox(), b"secret")
-    for process, link in links.items():
-        link.start(team.inbox.from_(process))
+def make_team(index: int, hosts: tuple[str, ...], connections: dict[int, Connection]) -> Team:
+    team = Team(index, hosts, connections, Inbox(), b"secret")
+    for process, connection in connections.items():
+        connection.start(team.inbox.from_(process))
     return team
 
 
 @contextlib.contextmanager
 def team_of(
     scripts: Sequence[Mapping[str, Answer]],
-) -> Iterator[tuple[TeamRunner, Team, list[str], dict[int, Link]]]:
-    """The leader's runner and team, what was run where, and the followers' ends of the links."""
+) -> Iterator[tuple[TeamRunner, Team, list[str], dict[int, Connection]]]:
+    """The leader's runner and team, what was run where, and the followers' ends of the
+    connections."""
     hosts = tuple(f"box{i}" for i in range(len(scripts)))
-    ours: dict[int, Link] = {}
-    theirs: dict[int, Link] = {}
+    ours: dict[int, Connection] = {}
+    theirs: dict[int, Connection] = {}
     for i in range(1, len(scripts)):
-        ours[i], theirs[i] = linked()
+        ours[i], theirs[i] = connect_pair()
     log: list[str] = []
 
     def opens(process: int) -> Callable[[Open], Any]:
@@ -116,7 +118,7 @@ def team_of(
 
 
 def _follow(team: Team, open_runner: Callable[[Open], Any]) -> None:
-    member = Member(open_runner, team.links[0].send)
+    member = Member(open_runner, team.connections[0].send)
 
     def receive(timeout_s: float | None) -> Message | None:
         got = team.inbox.get(timeout_s)
@@ -124,7 +126,7 @@ def _follow(team: Team, open_runner: Callable[[Open], Any]) -> None:
             return None
         return Result(b"") if got[1] is None else got[1]
 
-    with contextlib.suppress(LinkLost):  # the test is over
+    with contextlib.suppress(ConnectionLost):  # the test is over
         member.serve(receive)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cfp.cluster import rendezvous
+from cfp.cluster.connection import PROOF_S, Connection
 from cfp.cluster.join import shareable
-from cfp.cluster.link import PROOF_S, Link
 from cfp.cluster.wire import encode
 from cfp.errors import CfpError
 from cfp.version import VERSION
@@ -40,10 +40,10 @@ def lead(monkeypatch: pytest.MonkeyPatch, count: int, come: Callable[[Any], None
         threads[0].join(10)
 
 
-def greet(told: Any, process: int, version: str = VERSION) -> Link:
+def greet(told: Any, process: int, version: str = VERSION) -> Connection:
     connected = socket.create_connection((told.hosts[0], told.port))
     hello = rendezvous.Hello(process, "boxb", version)
-    return Link(connected, told.secret.encode(), hello, accepts=False)
+    return Connection(connected, told.secret.encode(), hello, accepts=False)
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_strangers_are_sent_away_while_ours_meet(monkeypatch: pytest.MonkeyPatch
     """Whatever they say, and if they say nothing, or hardly anything, or are many."""
     monkeypatch.setattr(rendezvous, "HEARD", 32)
     strangers: list[socket.socket] = []
-    ours: list[Link] = []
+    ours: list[Connection] = []
 
     def come(told: Any) -> None:
         for greeting in GREETINGS * 4 + [b"!"] * 20:
@@ -83,8 +83,8 @@ def test_strangers_are_sent_away_while_ours_meet(monkeypatch: pytest.MonkeyPatch
     assert time.monotonic() - start < PROOF_S  # nobody was waited for
     assert team.hosts[1:] == ("boxb", "boxb")
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for link in ours:
-        link.start(got.put)
+    for connection in ours:
+        connection.start(got.put)
         assert got.get(timeout=5) == rendezvous.Hosts(team.hosts)
     for stranger in strangers:
         stranger.settimeout(5)
@@ -92,8 +92,8 @@ def test_strangers_are_sent_away_while_ours_meet(monkeypatch: pytest.MonkeyPatch
             assert len(stranger.recv(2**16)) in (0, 32)  # a random number, or not even that
             assert stranger.recv(2**16) == b""
     team.close()
-    for link in ours:
-        link.close()
+    for connection in ours:
+        connection.close()
     for thread in threading.enumerate():
         if thread.name == "cfp-hear":
             thread.join(5)
@@ -102,20 +102,20 @@ def test_strangers_are_sent_away_while_ours_meet(monkeypatch: pytest.MonkeyPatch
 
 def test_who_knows_the_secret_and_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that there is not, or one that came before: it is the process itself, again."""
-    links: list[Link] = []
+    connections: list[Connection] = []
 
     def come(told: Any) -> None:
-        links.extend(greet(told, process) for process in (0, -1, 3, 2**40, 1, 1, 2))
+        connections.extend(greet(told, process) for process in (0, -1, 3, 2**40, 1, 1, 2))
 
     team = lead(monkeypatch, 3, come)
-    assert sorted(team.links) == [1, 2]
+    assert sorted(team.connections) == [1, 2]
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for link in links:
-        link.start(got.put)
-    heard = [got.get(timeout=5) for _ in links]
+    for connection in connections:
+        connection.start(got.put)
+    heard = [got.get(timeout=5) for _ in connections]
     assert heard.count(None) == 5
     assert heard.count(rendezvous.Hosts(team.hosts)) == 2
-    for one in (team, *links):
+    for one in (team, *connections):
         one.close()
 
 
@@ -179,15 +179,15 @@ def test_another_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_secret_of_the_environment_is_not_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = 64 * "5"
     monkeypatch.setenv(rendezvous.SECRET, secret)
-    links: list[Link] = []
+    connections: list[Connection] = []
 
     def come(told: Any) -> None:
         assert secret.encode() not in encode(told)
-        links.append(rendezvous._reach(told, 1, secret.encode())[0])
+        connections.append(rendezvous._reach(told, 1, secret.encode())[0])
 
     team = lead(monkeypatch, 2, come)
     assert team.listens == team.leader_address == "127.0.0.1"
-    for one in (team, *links):
+    for one in (team, *connections):
         one.close()
 
 

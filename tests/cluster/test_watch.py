@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from cfp.cluster import watch
-from cfp.cluster.link import Inbox
+from cfp.cluster.connection import Inbox
 from cfp.cluster.team import Team
 from cfp.cluster.watch import watched
 from cfp.errors import CfpError
-from tests.cluster.test_link import linked
+from tests.cluster.test_connection import connect_pair
 
 HOSTS = ("boxa", "boxb", "boxc")
 
@@ -22,7 +22,7 @@ def make_teams() -> list[Team]:
     inboxes = [Inbox() for _ in HOSTS]
     to_others, to_leader = {}, {}
     for i in (1, 2):
-        to_others[i], to_leader[i] = linked()
+        to_others[i], to_leader[i] = connect_pair()
         to_others[i].start(inboxes[0].from_(i))
         to_leader[i].start(inboxes[i].from_(0))
     leader = Team(0, HOSTS, to_others, inboxes[0], b"s")
@@ -30,7 +30,8 @@ def make_teams() -> list[Team]:
 
 
 def run(teams: list[Team], *bodies: Callable[[], None]) -> list[list[str]]:
-    """What each was told when it had to end. A process closes its links as soon as it is done."""
+    """What each was told when it had to end. A process closes its connections as soon as it
+    is done."""
     said: list[list[str]] = [[] for _ in teams]
 
     def process(i: int) -> None:

@@ -12,9 +12,9 @@ import struct
 import subprocess
 import time
 
-from cfp.cluster import link as link_module
+from cfp.cluster import connection as connection_module
+from cfp.cluster.connection import Connection
 from cfp.cluster.launch import VARIABLES
-from cfp.cluster.link import Link
 from cfp.cluster.rendezvous import Hello
 from cfp.cluster.wire import Message
 
@@ -24,7 +24,7 @@ SILENT_S, BEAT_S = 3.0, 0.5
 
 
 def main() -> None:
-    link_module.SILENT_S, link_module.BEAT_S = SILENT_S, BEAT_S
+    connection_module.SILENT_S, connection_module.BEAT_S = SILENT_S, BEAT_S
     address, _, index = (os.environ[name] for name in VARIABLES)
     host, port = address.rsplit(":", 1)
     if index == "0":
@@ -35,13 +35,13 @@ def main() -> None:
 
 def stay(address: tuple[str, int]) -> None:
     with socket.create_server(address) as server:
-        link = Link(server.accept()[0], SECRET, HELLO, accepts=True)
+        connection = Connection(server.accept()[0], SECRET, HELLO, accepts=True)
     got: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    link.start(got.put)
+    connection.start(got.put)
     assert got.get() == HELLO
     start = time.monotonic()
     assert got.get() is None
-    print(f"{link.lost} after {time.monotonic() - start:.1f} s")
+    print(f"{connection.lost} after {time.monotonic() - start:.1f} s")
 
 
 def vanish(address: tuple[str, int]) -> None:
@@ -51,8 +51,8 @@ def vanish(address: tuple[str, int]) -> None:
             break
         except ConnectionRefusedError:
             time.sleep(0.05)  # the other has not come to it yet
-    link = Link(connected, SECRET, HELLO, accepts=False)
-    link.send(HELLO)
+    connection = Connection(connected, SECRET, HELLO, accepts=False)
+    connection.send(HELLO)
     connected.sendall(struct.pack(">I", 2**20) + b"the beginning")  # of a message of 1 MiB
     time.sleep(0.5)  # it is there
     subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)

@@ -54,11 +54,11 @@ def test_stacked_parameters_lie_as_the_innermost_slices(kind: Kind, state: State
         layouts = kind.layouts(Option((combo,), state))
         for cut, lie in zip(kind.extracts, layouts, strict=True):
             check_layouts(cut.graph, cut.blocks, lie)
-        (links,) = kind.further
-        assert links
-        for link in links:
-            inside, outside = layouts[0].inputs[link.inside], layouts[2].inputs[link.outside]
-            assert outside == tuple(None if d is None else d + link.shift for d in inside)
+        (pairs,) = kind.further
+        assert pairs
+        for pair in pairs:
+            inside, outside = layouts[0].inputs[pair.inside], layouts[2].inputs[pair.outside]
+            assert outside == tuple(None if d is None else d + pair.shift for d in inside)
 
 
 def test_it_is_profiled(clock: Clock, tmp_path: Path, analysis: cfp.Analysis) -> None:

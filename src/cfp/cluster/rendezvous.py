@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from cfp.cluster.link import Inbox, Link
+from cfp.cluster.connection import Connection, Inbox
 from cfp.cluster.ports import LOOPBACK, listen, listening_host
 from cfp.cluster.team import Team
 from cfp.cluster.wire import Message, WireError, decode, encode
@@ -86,20 +86,20 @@ def _lead(count: int) -> Team:
     secret = known or secrets.token_hex(32)
     reached = (coordinator_address() or "").rpartition(":")[0]  # by the others
     listens = listening_host(reached.removeprefix("[").removesuffix("]"))
-    links: dict[int, Link] = {}
+    connections: dict[int, Connection] = {}
     hosts = {0: socket.gethostname()}
     try:
         with listen(listens) as listener:
             addresses = (listens,) if listens else own_addresses()[:_NAMES]
             port = int(listener.getsockname()[1])
             _broadcast(Told(tuple(addresses), port, "" if known else secret))
-            _gather(listener, count, secret.encode(), links, hosts)
+            _gather(listener, count, secret.encode(), connections, hosts)
     except BaseException:
-        for link in links.values():
-            link.close()
+        for connection in connections.values():
+            connection.close()
         raise
     names = tuple(hosts[process] for process in range(count))
-    team = _start(0, names, dict(sorted(links.items())), secret)
+    team = _start(0, names, dict(sorted(connections.items())), secret)
     team.listens, team.leader_address = listens, listens or LOOPBACK
     team.tell(Hosts(names))
     return team
@@ -109,30 +109,30 @@ def _gather(
     listener: socket.socket,
     count: int,
     secret: bytes,
-    links: dict[int, Link],
+    connections: dict[int, Connection],
     hosts: dict[int, str],
 ) -> None:
-    """Waits until all others have come; adds their links and the names of their hosts."""
+    """Waits until all others have come; adds their connections and the names of their hosts."""
     listener.settimeout(_PAUSE_S)
     deadline = time.monotonic() + MEET_S
     heard: dict[socket.socket, None] = {}  # those who are greeting us, in the order they came
-    greeted: queue.SimpleQueue[tuple[socket.socket, Link | None]] = queue.SimpleQueue()
+    greeted: queue.SimpleQueue[tuple[socket.socket, Connection | None]] = queue.SimpleQueue()
     greeting = Hello(0, hosts[0], VERSION)
     refused = 0
 
     def hear(connected: socket.socket) -> None:
-        link = None
+        connection = None
         try:
-            link = Link(connected, secret, greeting, accepts=True)
+            connection = Connection(connected, secret, greeting, accepts=True)
         except _REFUSED:
             pass  # someone else's: whoever is ours tries again or is missed
         finally:
-            greeted.put((connected, link))
+            greeted.put((connected, connection))
 
     try:
-        while len(links) < count - 1:
+        while len(connections) < count - 1:
             if time.monotonic() > deadline:
-                missing = sorted(set(range(1, count)) - links.keys())
+                missing = sorted(set(range(1, count)) - connections.keys())
                 strangers = f" ({refused} that did were strangers)" if refused else ""
                 raise CfpError(
                     f"Of {count} processes, {_numbers(missing)} did not connect to process 0 on "
@@ -148,13 +148,13 @@ def _gather(
             if len(heard) > HEARD:
                 _hang_up(next(iter(heard)))
             while not greeted.empty():
-                connected, link = greeted.get()
+                connected, connection = greeted.get()
                 del heard[connected]
-                if link is None:
+                if connection is None:
                     connected.close()
                     refused += 1
                 else:
-                    _admit(link, count, links, hosts)
+                    _admit(connection, count, connections, hosts)
     finally:
         for connected in heard:
             _hang_up(connected)
@@ -162,15 +162,17 @@ def _gather(
             greeted.get()[0].close()
 
 
-def _admit(link: Link, count: int, links: dict[int, Link], hosts: dict[int, str]) -> None:
+def _admit(
+    connection: Connection, count: int, connections: dict[int, Connection], hosts: dict[int, str]
+) -> None:
     """Admits someone who knows the secret; one that comes again had reason to."""
-    hello = link.greeted
+    hello = connection.greeted
     if not isinstance(hello, Hello) or not 0 < hello.process < count:
-        link.close()
+        connection.close()
         return
-    if hello.process in links:
-        links[hello.process].close()
-    links[hello.process] = link
+    if hello.process in connections:
+        connections[hello.process].close()
+    connections[hello.process] = connection
     hosts[hello.process] = hello.host
     _check_version(hello.version, f"Process {hello.process} on {hello.host}", hosts[0], VERSION)
 
@@ -185,12 +187,12 @@ def _follow(index: int, count: int) -> Team:
             "to none."
         )
     secret = known or told.secret
-    link, host = _reach(told, index, secret.encode())
-    hello = link.greeted
+    connection, host = _reach(told, index, secret.encode())
+    hello = connection.greeted
     if isinstance(hello, Hello):
         here = socket.gethostname()
         _check_version(VERSION, f"Process {index} on {here}", hello.host, hello.version)
-    team = _start(index, ("",) * count, {0: link}, secret)
+    team = _start(index, ("",) * count, {0: connection}, secret)
     team.leader_address = host
     found = team.inbox.get(MEET_S)
     match found:
@@ -202,8 +204,8 @@ def _follow(index: int, count: int) -> Team:
     raise CfpError(f"Process {index} met process 0, and not all the others: process 0 {how}.")
 
 
-def _reach(told: Told, index: int, secret: bytes) -> tuple[Link, str]:
-    """Returns the link to process 0, and the address that it was reached at."""
+def _reach(told: Told, index: int, secret: bytes) -> tuple[Connection, str]:
+    """Returns the connection to process 0, and the address that it was reached at."""
     deadline = time.monotonic() + MEET_S
     greeting = Hello(index, socket.gethostname(), VERSION)
     while True:
@@ -215,7 +217,7 @@ def _reach(told: Told, index: int, secret: bytes) -> tuple[Link, str]:
                 reasons.append(f"{host}: {error}")
                 continue
             try:
-                return Link(connected, secret, greeting, accepts=False), host
+                return Connection(connected, secret, greeting, accepts=False), host
             except _REFUSED as error:
                 connected.close()
                 reasons.append(f"{host}: {str(error).rstrip('.') or 'it hung up'}")
@@ -228,10 +230,12 @@ def _reach(told: Told, index: int, secret: bytes) -> tuple[Link, str]:
         time.sleep(_PAUSE_S)
 
 
-def _start(index: int, hosts: tuple[str, ...], links: dict[int, Link], secret: str) -> Team:
-    team = Team(index, hosts, links, Inbox(), secret.encode())
-    for process, link in links.items():
-        link.start(team.inbox.from_(process))
+def _start(
+    index: int, hosts: tuple[str, ...], connections: dict[int, Connection], secret: str
+) -> Team:
+    team = Team(index, hosts, connections, Inbox(), secret.encode())
+    for process, connection in connections.items():
+        connection.start(team.inbox.from_(process))
     return team
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from cfp.cluster.link import Inbox, Link, LinkLost
+from cfp.cluster.connection import Connection, ConnectionLost, Inbox
 from cfp.cluster.ports import LOOPBACK
 from cfp.cluster.wire import Message, sign
 from cfp.errors import CfpError
@@ -36,20 +36,20 @@ class Over(Message, frozen=True):
 
 class Team:
     """The processes that plan together, as one of them sees them. `hosts` are the names of the
-    processes' hosts, by process. `links` lead from the leader (process 0) to every other process,
-    and from a follower to the leader, by process. All know `secret`."""
+    processes' hosts, by process. `connections` lead from the leader (process 0) to every other
+    process, and from a follower to the leader, by process. All know `secret`."""
 
     def __init__(
         self,
         index: int,
         hosts: tuple[str, ...],
-        links: Mapping[int, Link],
+        connections: Mapping[int, Connection],
         inbox: Inbox,
         secret: bytes,
     ) -> None:
         self.index = index
         self.hosts = hosts
-        self.links = links
+        self.connections = connections
         self.inbox = inbox
         self.doing = ""  # for people: what is under way
         self.advice = KEPT  # and what to do when it is lost
@@ -85,16 +85,16 @@ class Team:
 
     def tell(self, message: Message) -> None:
         """Sends a message to all others."""
-        for process, link in self.links.items():
+        for process, connection in self.connections.items():
             try:
-                link.send(message)
-            except LinkLost as lost:
+                connection.send(message)
+            except ConnectionLost as lost:
                 raise self.gone(process, str(lost)) from None
 
     def gone(self, process: int, how: str = "") -> TeamLost:
         """Returns the error that all processes end with once one is gone, and tells it to the
         others."""
-        how = how or self.links[process].lost or "it ended"
+        how = how or self.connections[process].lost or "it ended"
         meanwhile = f" while {self.doing}" if self.doing else ""
         reason = f"Lost {self.name(process)}{meanwhile}: {how}. {self.advice}"
         self.end(reason, lost=True)
@@ -102,12 +102,12 @@ class Team:
 
     def end(self, reason: str, *, lost: bool = False) -> None:
         """Tells the others that there will be no result, and why."""
-        for link in self.links.values():
+        for connection in self.connections.values():
             try:
-                link.send(Over(reason, lost))
-            except LinkLost:
+                connection.send(Over(reason, lost))
+            except ConnectionLost:
                 continue  # it is the one that is gone, or ends by itself
 
     def close(self) -> None:
-        for link in self.links.values():
-            link.close()
+        for connection in self.connections.values():
+            connection.close()

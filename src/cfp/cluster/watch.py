@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cfp.cluster.link import LinkLost
+from cfp.cluster.connection import ConnectionLost
 from cfp.cluster.team import Over, Team
 from cfp.cluster.wire import Message
 from cfp.errors import CfpError
@@ -62,8 +62,8 @@ def watched(team: Team | None, end: Callable[[str], None]) -> Iterator[Farewell]
         raise
     finished.set()
     if not team.leads:
-        with contextlib.suppress(LinkLost):  # the watcher notices, too
-            team.links[0].send(Done())
+        with contextlib.suppress(ConnectionLost):  # the watcher notices, too
+            team.connections[0].send(Done())
     if not over.wait(farewell.seconds):
         over.set()
         team.end(f"Lost {team.name(team.index)}: {farewell.reason}")
@@ -94,9 +94,9 @@ def _watch(
             case Done():
                 done.add(who)
                 if len(done) == team.count - 1:
-                    for link in team.links.values():
-                        with contextlib.suppress(LinkLost):  # who is gone by now was done
-                            link.send(Bye())
-                    over.set()  # only now: the links are closed after it
+                    for connection in team.connections.values():
+                        with contextlib.suppress(ConnectionLost):  # who is gone by now was done
+                            connection.send(Bye())
+                    over.set()  # only now: the connections are closed after it
             case Bye():
                 over.set()

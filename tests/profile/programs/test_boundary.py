@@ -179,7 +179,7 @@ def test_nothing_that_is_read_is_forgotten(name: str) -> None:
 
 def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
     """(segment, cut, position, value) of what comes from another segment, or from another program
-    of the same one without a link. Occurrences whose program is not quite the kind's (the first
+    of the same one without a pair. Occurrences whose program is not quite the kind's (the first
     layer may also compute what all share) are left out on both sides: their ends are a guess.
     """
     graph = analysis.graph
@@ -204,14 +204,14 @@ def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
             homes.setdefault(value, place)
     for (segment, i), cut in extracts.items():
         kind = kinds(analysis)[analysis.segments[segment].kind]
-        linked = {link.inside for link in kind.slices}
+        paired = {pair.inside for pair in kind.slices}
         if i == 1:
-            linked = {link.outside for link in (*kind.slices, *kind.stacks)}
+            paired = {pair.outside for pair in (*kind.slices, *kind.stacks)}
         if not usual[segment, i]:
             continue
         for position, value in enumerate(cut.inputs):
             tensor = graph.values[value]
-            if not tensor.shape or is_key(tensor.dtype) or position in linked:
+            if not tensor.shape or is_key(tensor.dtype) or position in paired:
                 continue
             for origin in origins(analysis, value):
                 found = makers.get(origin)

@@ -15,7 +15,7 @@ from cfp.profile.runners.messages import Ask, Lost, Open, Run, Stopped, Submit
 from cfp.profile.runners.runner import RunnerLost
 from cfp.profile.runners.team_runner import TeamRunner
 from tests.cluster.fakes import Scripted, compile_all, job, make_team, team_of
-from tests.cluster.test_link import linked
+from tests.cluster.test_connection import connect_pair
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +103,9 @@ def test_workers_that_do_not_start_within_the_budget() -> None:
 
 
 def test_a_process_that_is_gone_is_named_with_the_program() -> None:
-    with team_of([{"a": "hang"}, {"a": "hang"}, {"a": "hang"}]) as (runner, _, _log, links):
+    with team_of([{"a": "hang"}, {"a": "hang"}, {"a": "hang"}]) as (runner, _, _log, connections):
         compile_all(runner, "a")
-        links[2].close()
+        connections[2].close()
         with pytest.raises(TeamLost) as lost:
             runner.run("a", 60)
         assert str(lost.value) == (
@@ -130,7 +130,7 @@ def test_what_an_earlier_campaign_left_is_not_heard() -> None:
 
 def test_the_leaders_last_words_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower whose worker is ended meanwhile hears why, though it cannot answer any more."""
-    ours, theirs = linked()
+    ours, theirs = connect_pair()
     follower = make_team(2, ("box0", "box1", "box2"), {0: theirs})
     ours.start(lambda message: None)
     runner = Scripted(2, {"a": "hang"}, [])

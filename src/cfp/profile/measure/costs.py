@@ -109,8 +109,8 @@ def _elsewhere(kind: Kind) -> list[set[int]]:
     for i, cut in enumerate(kind.extracts):
         outer = {value for other in kind.extracts[i + 1 :] for value in other.inputs}
         found.append({n for n, value in enumerate(cut.inputs) if value in outer})
-    for links in (kind.slices, *kind.further):
-        found[0] |= {link.inside for link in links}
+    for pairs in (kind.slices, *kind.further):
+        found[0] |= {pair.inside for pair in pairs}
     return found
 
 

@@ -133,7 +133,7 @@ class _Finder:
                 if found is None or found == (segment, target):
                     continue
                 source_segment, source = found
-                if source_segment == segment and not carried and self._linked(source, target):
+                if source_segment == segment and not carried and self._paired(source, target):
                     continue  # laid out together
                 boundary = Boundary(
                     source,
@@ -150,19 +150,19 @@ class _Finder:
         """Returns where a tensor comes from; None for scalars, and for what the update shares."""
         return self._made.get(value) or self.homes.get(value)
 
-    def _linked(self, source: End, target: End) -> bool:
+    def _paired(self, source: End, target: End) -> bool:
         kind = self.kinds[target.kind]
         if source.extract == target.extract:
             return True
         if (
             max(source.extract, target.extract) > 1
-        ):  # loops in loops: only what the body reads is linked
-            links = kind.further[max(source.extract, target.extract) - 2]
+        ):  # loops in loops: only what the body reads is paired
+            pairs = kind.further[max(source.extract, target.extract) - 2]
             inside = target.extract == 0
-            return any(target.position == (n.inside if inside else n.outside) for n in links)
+            return any(target.position == (n.inside if inside else n.outside) for n in pairs)
         if target.extract == 0:
-            return any(link.inside == target.position for link in kind.slices)
-        return any(link.outside == target.position for link in (*kind.slices, *kind.stacks))
+            return any(pair.inside == target.position for pair in kind.slices)
+        return any(pair.outside == target.position for pair in (*kind.slices, *kind.stacks))
 
     def _loop_of(self, equations: Sequence[int]) -> int | None:
         """Returns the innermost of a program's loops; what it computes of constants may be

@@ -35,7 +35,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LoopPair:
     """A tensor outside a loop and its counterpart inside, by position; `shift` dims further out."""
 
     outside: int
@@ -80,7 +80,7 @@ class Kind:
 
     `extracts` are its programs, the loop's body first, and `places` where they occur in the step.
     `chain` is two neighbours, where the segment occurs twice in a row outside loops. `slices`
-    link arguments of the second cut to arguments of the first (stacked parameters, and what the
+    pair arguments of the second cut to arguments of the first (stacked parameters, and what the
     loop reads whole), `stacks` arguments of the second to results of the first (stacked
     gradients), `rounds` likewise where these go round the loop (sums of gradients). Where there are
     loops in loops, `further` are the slices of the extracts after the second.
@@ -93,10 +93,10 @@ class Kind:
     extracts: tuple[Extract, ...]
     places: tuple[Place, ...]
     chain: Chain | None
-    slices: tuple[Link, ...]
-    stacks: tuple[Link, ...]
+    slices: tuple[LoopPair, ...]
+    stacks: tuple[LoopPair, ...]
     rounds: tuple[Round, ...]
-    further: tuple[tuple[Link, ...], ...] = ()
+    further: tuple[tuple[LoopPair, ...], ...] = ()
 
     @property
     def chained(self) -> Extract | None:
@@ -138,23 +138,23 @@ class Kind:
         if len(self.extracts) == 1:
             return (body,)
         held = {
-            link.outside: shift_dims(body.inputs[link.inside], link.shift) for link in self.slices
+            pair.outside: shift_dims(body.inputs[pair.inside], pair.shift) for pair in self.slices
         }
         outer = State.BLOCK if state is State.FSDP else state
         once = _lay(self.extracts[1], (), outer, held=held)
         wanted = {
-            link.inside: shift_dims(once.inputs[link.outside], -link.shift) for link in self.stacks
+            pair.inside: shift_dims(once.inputs[pair.outside], -pair.shift) for pair in self.stacks
         }
         rest = [
             _lay(
                 cut,
                 (),
                 outer,
-                held={n.outside: shift_dims(body.inputs[n.inside], n.shift) for n in links},
+                held={n.outside: shift_dims(body.inputs[n.inside], n.shift) for n in pairs},
             )
-            for cut, links in zip(self.extracts[2:], self.further, strict=True)
+            for cut, pairs in zip(self.extracts[2:], self.further, strict=True)
         ]
-        rounds = {link.result: once.inputs[link.outside] for link in self.rounds}
+        rounds = {pair.result: once.inputs[pair.outside] for pair in self.rounds}
         body = _lay(first, chosen, inner, wanted={**wanted, **rounds})
         kept = {r.result for r in self.rounds if body.inputs[r.inside] == rounds[r.result]}
         if kept != rounds.keys():  # what goes round lies as the body takes it in
@@ -185,7 +185,7 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
     kinds = []
     for distinct in analysis.distinct_segments:
         found = extracts(distinct.representative)
-        slices, stacks, rounds = _links(graph, found)
+        slices, stacks, rounds = _loop_pairs(graph, found)
         first = None if len(found) > 1 else _first_of_two(distinct)
         places = tuple(_place(cutter, found, i, like[i]) for i in distinct.occurrences)
         chain = None
@@ -204,7 +204,7 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
                 slices=slices,
                 stacks=stacks,
                 rounds=rounds,
-                further=tuple(_links(graph, (found[0], cut))[0] for cut in found[2:]),
+                further=tuple(_loop_pairs(graph, (found[0], cut))[0] for cut in found[2:]),
             )
         )
     return tuple(kinds)
@@ -298,9 +298,9 @@ def shift_dims(layout: Layout, shift: int) -> Layout:
     return tuple(None if dim is None or dim + shift < 0 else dim + shift for dim in layout)
 
 
-def _links(
+def _loop_pairs(
     graph: Graph, extracts: tuple[Extract, ...]
-) -> tuple[tuple[Link, ...], tuple[Link, ...], tuple[Round, ...]]:
+) -> tuple[tuple[LoopPair, ...], tuple[LoopPair, ...], tuple[Round, ...]]:
     """Returns the slices, stacks and rounds by which the second program's arguments meet the first
     one's arguments and results."""
     if len(extracts) < 2:
@@ -308,23 +308,23 @@ def _links(
     enter_of = {exit_: enter for loop in graph.loops for enter, exit_ in loop.carries}
     arguments = {value: i for i, value in enumerate(extracts[0].inputs)}
     results = {value: i for i, value in enumerate(extracts[0].outputs)}
-    slices: list[Link] = []
-    stacks: list[Link] = []
+    slices: list[LoopPair] = []
+    stacks: list[LoopPair] = []
     rounds: list[Round] = []
     for position, value in enumerate(extracts[1].inputs):
         if value in arguments:  # what the loop closes over
-            slices.append(Link(position, arguments[value], 0))
+            slices.append(LoopPair(position, arguments[value], 0))
         for reader in graph.readers[value]:
             equation = graph.equations[reader]
             if equation.primitive == LOOP_SLICE and equation.outputs[0] in arguments:
-                slices.append(Link(position, arguments[equation.outputs[0]], 1))
+                slices.append(LoopPair(position, arguments[equation.outputs[0]], 1))
         producer = graph.values[value].producer
         left = None if producer is None else graph.equations[producer]
         if left is None or left.primitive not in LEAVING or left.inputs[0] not in results:
             continue
         result = results[left.inputs[0]]
         if left.primitive == LOOP_STACK:
-            stacks.append(Link(position, result, 1))
+            stacks.append(LoopPair(position, result, 1))
         elif (inside := graph.equations[enter_of[left.index]].outputs[0]) in arguments:
             rounds.append(Round(position, result, arguments[inside]))
     return tuple(slices), tuple(stacks), tuple(rounds)

@@ -16,7 +16,7 @@ from typing import TypeVar
 import jax
 from jax.sharding import Mesh
 
-from cfp.cluster import LinkLost, Team, TeamLost, TeamOver, meet
+from cfp.cluster import ConnectionLost, Team, TeamLost, TeamOver, meet
 from cfp.cluster.join import shareable
 from cfp.cluster.ports import join_address
 from cfp.cluster.team import Over
@@ -69,11 +69,13 @@ def decide_together(
 
 def follow(team: Team, mesh: Mesh, isolate: bool | None) -> bytes:
     """Does what the leader says until it tells a result, which is returned."""
-    link = team.links[0]
+    connection = team.connections[0]
 
     def send(message: Message) -> None:
-        with contextlib.suppress(LinkLost):  # why, the leader's last words say: they are read next
-            link.send(message)
+        with contextlib.suppress(
+            ConnectionLost
+        ):  # why, the leader's last words say: they are read next
+            connection.send(message)
 
     member = Member(lambda opened: open_runner(team, mesh, isolate, opened), send)
 
@@ -90,7 +92,7 @@ def follow(team: Team, mesh: Mesh, isolate: bool | None) -> bytes:
         return message
 
     def watch() -> None:
-        link.wait()
+        connection.wait()
         member.kill()
 
     threading.Thread(target=watch, daemon=True).start()

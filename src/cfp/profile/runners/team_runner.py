@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cfp.cluster import LinkLost, Team
+from cfp.cluster import ConnectionLost, Team
 from cfp.cluster.ports import free_port
 from cfp.cluster.wire import Message
 from cfp.errors import CfpError
@@ -107,10 +107,10 @@ class TeamRunner:
         """Ends all workers, whatever they are doing."""
         self._member.kill()
         self._own.put(Result(b""))
-        for link in self._team.links.values():
+        for connection in self._team.connections.values():
             try:
-                link.send(Close())
-            except LinkLost:
+                connection.send(Close())
+            except ConnectionLost:
                 continue  # its process ends its worker by itself
         self._up = False
         self._thread.join(GRACE_S)

@@ -1,4 +1,4 @@
-"""Links: messages arrive in order, an end that is gone is noticed, strangers are refused."""
+"""Connections: messages arrive in order, an end that is gone is noticed, strangers are refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cfp.cluster import link as link_module
-from cfp.cluster.link import Link, LinkLost
+from cfp.cluster import connection as connection_module
+from cfp.cluster.connection import Connection, ConnectionLost
 from cfp.cluster.wire import Message, WireError
 
 
@@ -20,14 +20,14 @@ class Number(Message, frozen=True):
     value: int
 
 
-def pair(secrets: tuple[bytes, bytes] = (b"s", b"s")) -> list[Link | BaseException]:
-    """Both ends of a link, or what each of them raised."""
+def pair(secrets: tuple[bytes, bytes] = (b"s", b"s")) -> list[Connection | BaseException]:
+    """Both ends of a connection, or what each of them raised."""
     sockets = socket.socketpair()
-    found: list[Link | BaseException] = [ValueError(), ValueError()]
+    found: list[Connection | BaseException] = [ValueError(), ValueError()]
 
     def make(i: int) -> None:
         try:
-            found[i] = Link(sockets[i], secrets[i], Number(i), accepts=i == 0)
+            found[i] = Connection(sockets[i], secrets[i], Number(i), accepts=i == 0)
         except (WireError, EOFError, OSError) as error:
             found[i] = error
             sockets[i].close()
@@ -40,15 +40,15 @@ def pair(secrets: tuple[bytes, bytes] = (b"s", b"s")) -> list[Link | BaseExcepti
     return found
 
 
-def linked() -> tuple[Link, Link]:
+def connect_pair() -> tuple[Connection, Connection]:
     a, b = pair()
-    assert isinstance(a, Link)
-    assert isinstance(b, Link)
+    assert isinstance(a, Connection)
+    assert isinstance(b, Connection)
     return a, b
 
 
 def test_messages_arrive_in_order() -> None:
-    a, b = linked()
+    a, b = connect_pair()
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     b.start(got.put)
     a.start(lambda message: None)
@@ -60,20 +60,20 @@ def test_messages_arrive_in_order() -> None:
 
 
 def test_an_end_that_closes_is_noticed_at_once() -> None:
-    a, b = linked()
+    a, b = connect_pair()
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
     b.start(lambda message: None)
     b.close()
     assert got.get(timeout=5) is None
     assert a.lost == "it ended"
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         a.send(Number(1))
 
 
 def test_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "SILENT_S", 0.3)
-    a, b = linked()  # the other end is there and says nothing: nobody started it
+    monkeypatch.setattr(connection_module, "SILENT_S", 0.3)
+    a, b = connect_pair()  # the other end is there and says nothing: nobody started it
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
     assert got.get(timeout=5) is None
@@ -81,10 +81,10 @@ def test_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     b.close()
 
 
-def test_beats_keep_a_link_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "SILENT_S", 0.5)
-    monkeypatch.setattr(link_module, "BEAT_S", 0.1)
-    a, b = linked()
+def test_beats_keep_a_connection_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SILENT_S", 0.5)
+    monkeypatch.setattr(connection_module, "BEAT_S", 0.1)
+    a, b = connect_pair()
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
     b.start(lambda message: None)
@@ -95,14 +95,14 @@ def test_beats_keep_a_link_alive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_has_the_others_greeting() -> None:
-    a, b = linked()
+    a, b = connect_pair()
     assert (a.greeted, b.greeted) == (Number(1), Number(0))
     a.close()
     b.close()
 
 
-def test_what_cannot_be_read_ends_the_link() -> None:
-    a, b = linked()
+def test_what_cannot_be_read_ends_the_connection() -> None:
+    a, b = connect_pair()
     got: queue.SimpleQueue[Any] = queue.SimpleQueue()
     a.start(got.put)
     b._wire.write(struct.pack(">I", 40) + 40 * b"!")  # as one who has the connection, not the key
@@ -124,7 +124,7 @@ def test_who_does_not_know_the_secret_is_refused(secrets: tuple[bytes, bytes]) -
 def test_who_only_sends_back_what_it_hears_is_refused(
     accepts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "PROOF_S", 0.3)
+    monkeypatch.setattr(connection_module, "PROOF_S", 0.3)
     ours, theirs = socket.socketpair()
 
     def echo() -> None:
@@ -134,14 +134,14 @@ def test_who_only_sends_back_what_it_hears_is_refused(
     thread = threading.Thread(target=echo, daemon=True)
     thread.start()
     with ours, pytest.raises(TimeoutError if accepts else WireError):
-        Link(ours, b"s", Number(0), accepts=accepts)
+        Connection(ours, b"s", Number(0), accepts=accepts)
     thread.join(5)
     theirs.close()
 
 
 def test_a_greeting_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte every now and then."""
-    monkeypatch.setattr(link_module, "PROOF_S", 0.5)
+    monkeypatch.setattr(connection_module, "PROOF_S", 0.5)
     ours, theirs = socket.socketpair()
     over = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_greeting_may_not_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     thread.start()
     start = time.monotonic()
     with pytest.raises(TimeoutError):
-        Link(ours, b"s", Number(0), accepts=True)
+        Connection(ours, b"s", Number(0), accepts=True)
     assert time.monotonic() - start < 5
     over.set()
     thread.join()

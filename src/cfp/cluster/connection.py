@@ -26,7 +26,7 @@ GREETING_BYTES = 4096  # at most, of what an end says that has proved nothing ye
 _NONCE_BYTES = 32
 
 
-class LinkLost(Exception):
+class ConnectionLost(Exception):
     """The other end is gone; the text says how that was noticed."""
 
 
@@ -34,7 +34,7 @@ class Beat(Message, frozen=True):
     """Says that its sender is there."""
 
 
-class Link:
+class Connection:
     """A connection to another process, with a thread that hears it. Owns `connected`, unless making
     it raises `WireError`, `EOFError` or `OSError`, where the other end does not prove within
     `PROOF_S` that it knows the secret. The end that `accepts` answers the other's `greeting` with
@@ -57,28 +57,28 @@ class Link:
 
     def start(self, given: Callable[[Message | None], None]) -> None:
         """Calls `given` with every message from now on, from a thread of its own, and once with
-        None when the other end is gone or the link is closed; then `lost` says why."""
+        None when the other end is gone or the connection is closed; then `lost` says why."""
         self._started = True
         threading.Thread(target=self._read, args=(given,), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Raises `LinkLost` where nobody can hear it."""
+        """Raises `ConnectionLost` where nobody can hear it."""
         try:
             with self._sending:
                 self._wire.send(message)
         except OSError as error:
-            raise LinkLost(self.lost or _said(error)) from None
+            raise ConnectionLost(self.lost or _said(error)) from None
 
     def wait(self) -> None:
-        """Returns when the other end is gone, or the link closed."""
+        """Returns when the other end is gone, or the connection closed."""
         self._closed.wait()
 
     def close(self) -> None:
-        """Ends the link; the other end notices."""
+        """Ends the connection; the other end notices."""
         if not self._closed.is_set():
             self._closed.set()
-            self.lost = self.lost or "the link was closed"
+            self.lost = self.lost or "the connection was closed"
             self._wire.shutdown()
             if not self._started:  # else the reader does it
                 self._release()
@@ -109,7 +109,7 @@ class Link:
         while not self._closed.wait(BEAT_S):
             try:
                 self.send(Beat())
-            except LinkLost:
+            except ConnectionLost:
                 return  # the reader notices, and says so
 
 
