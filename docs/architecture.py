@@ -48,6 +48,7 @@ ROOMS = (
     "profile.explore",
     "profile.measure",
     "profile.runners",
+    "links",
     "search",
     "plan",
     "planning",

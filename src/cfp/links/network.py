@@ -1,0 +1,96 @@
+"""A network is a mesh with a link per axis: what a collective takes along any of its axes.
+
+Along one axis a collective takes what the link says. Along several it is composed, level by level;
+after a level that gathers or scatters along an axis of n devices, the others move 1 / n:
+
+    all-gather      (A, b)  =  all-gather A of bytes / n_b  +  all-gather b of bytes
+    reduce-scatter  (A, b)  =  reduce-scatter b of bytes  +  reduce-scatter A of bytes / n_b
+    all-reduce      (A, b)  =  reduce-scatter b  +  all-reduce A of bytes / n_b  +  all-gather b
+    all-to-all      (A, b)  =  all-to-all A  +  all-to-all b, each of all bytes
+    permute         (A, b)  =  the slower one: every pair lies along some axes
+
+The order of the axes is the one that takes least, as libraries choose it: the slow axis moves the
+smallest part. Axes of one and the same link are no levels: their devices are one group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cfp.errors import CfpError
+from cfp.links.link import PERMUTE, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The axes of a mesh, by name and size, with the link along each."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def error(self) -> float | None:
+        """Returns the largest median error of its links, relative; None where none is known
+        (`unknown_errors` has the links that do not say)."""
+        known = [link.error.median for link in self.links if link.error is not None]
+        return max(known, default=None)
+
+    @property
+    def unknown_errors(self) -> tuple[str, ...]:
+        """Returns the names of the links whose error nobody knows."""
+        return tuple(dict.fromkeys(link.name for link in self.links if link.error is None))
+
+    def time_s(self, collective: str, axes: Sequence[str], size_bytes: float) -> float:
+        """Returns the seconds of one collective along `axes`; `size_bytes` are of the tensor that a
+        group of devices holds together, as in `Link.time_s`."""
+        return _compose(collective, self._levels(axes), size_bytes)
+
+    def filled_in(self, collective: str, axes: Sequence[str]) -> bool:
+        """Returns whether the time along `axes` is composed or filled in by a model, rather than a
+        row of a link's table."""
+        levels = self._levels(axes)
+        return len(levels) > 1 or any(not link.has(collective, n) for link, n in levels)
+
+    def show(self) -> str:
+        """Returns the network as text, an axis a line."""
+        lines = []
+        for axis, size, link in zip(self.axes, self.sizes, self.links, strict=True):
+            error = "error unknown" if link.error is None else f"error {link.error.median:.1%}"
+            lines.append(f"{axis}: {size} devices over {link.name} ({error})")
+        return "\n".join(lines)
+
+    def _levels(self, axes: Sequence[str]) -> tuple[tuple[Link, int], ...]:
+        """Returns the links along the axes, each with the number of devices that it joins."""
+        sizes: dict[int, int] = {}
+        found: dict[int, Link] = {}
+        for axis in axes:
+            if axis not in self.axes:
+                known = ", ".join(self.axes)
+                raise CfpError(f"The mesh has no axis `{axis}`: its axes are {known}.")
+            at = self.axes.index(axis)
+            same = self.links.index(self.links[at])  # the first axis of an equal link
+            found[same] = self.links[at]
+            sizes[same] = sizes.get(same, 1) * self.sizes[at]
+        return tuple((found[same], n) for same, n in sizes.items() if n > 1)
+
+
+def _compose(collective: str, levels: tuple[tuple[Link, int], ...], size_bytes: float) -> float:
+    """Returns the time over levels of links, in the best order (the module's formulas)."""
+    if len(levels) < 2:
+        return math.fsum(link.time_s(collective, n, size_bytes) for link, n in levels)
+    if collective in ("collective-broadcast", PERMUTE):
+        return max(link.time_s(collective, n, size_bytes) for link, n in levels)
+    if collective in ("all-to-all", "ragged-all-to-all"):
+        return math.fsum(link.time_s(collective, n, size_bytes) for link, n in levels)
+    best = math.inf
+    for i, (link, n) in enumerate(levels):
+        around = [collective]
+        if collective == "all-reduce":
+            around = ["reduce-scatter", "all-gather"]
+        own = math.fsum(link.time_s(kind, n, size_bytes) for kind in around)
+        rest = (*levels[:i], *levels[i + 1 :])
+        best = min(best, own + _compose(collective, rest, size_bytes / n))
+    return best
