@@ -157,6 +157,10 @@ def step(params: Any, batch: Any) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
 
 
+def without_bias(params: Any, batch: Any) -> Any:
+    return step({**params, "b": 0.0}, batch)["w"]
+
+
 PARAMS = {"w": np.ones((8, 8), np.float32), "b": np.ones(8, np.float32)}
 BATCH = {"x": np.ones((16, 8), np.float32)}
 
@@ -177,11 +181,11 @@ def test_python(
         'plan.place_argument("bach", batch)': lambda: plan.place_argument("bach", BATCH),
         "plan.place(params)": lambda: plan.place(PARAMS),
         'plan.place({"w": w}, batch)': lambda: plan.place(less, BATCH),
-        'plan.place({**params, "c": c}, batch)': lambda: plan.place({**PARAMS, "c": 1.0}, BATCH),
-        'plan.place(params, {"x": x[:8]})': lambda: plan.place(PARAMS, {"x": BATCH["x"][:8]}),
-        "plan.bind(step, less, batch)": lambda: plan.bind(
-            lambda params, batch: params["w"] + batch["x"][:8], less, BATCH
+        'plan.place({**params, "c": c}, batch)': lambda: plan.place(
+            {**PARAMS, "c": PARAMS["b"]}, BATCH
         ),
+        'plan.place(params, {"x": x[:8]})': lambda: plan.place(PARAMS, {"x": BATCH["x"][:8]}),
+        "plan.bind(without_bias, less, batch)": lambda: plan.bind(without_bias, less, BATCH),
         "cfp.load(plan, mesh=a mesh of 4)": lambda: cfp.load("fsdp.json", mesh=mesh_of(4)),
     }
     plan.save("fsdp.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -157,15 +158,36 @@ def test_live_objects_are_updated_as_by_their_library(
         assert isinstance(result[1]["average"], nnx.metrics.Average)
 
 
-def test_live_objects_in_another_state_are_another_program() -> None:
+def test_live_objects_made_anew_are_traced_anew() -> None:
+    """An optimizer that is made again has functions of its own, and a model that is evaluated
+    drops nothing: `nnx.jit` traces both again, and so does a planned step."""
+    x = np.ones((ROWS, FEATURES), np.float32)
+
+    def made() -> tuple[Any, Any, Any]:
+        model = Model()
+        return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), x
+
+    plan = cfp.templates.data_parallel(returned, *made(), mesh=mesh((2,), AxisType.Auto))
+    planned, alone = plan.jit(returned), nnx.jit(returned)
+    again, expected = made(), made()
+    for evaluated in (False, True, False):
+        for model in (again[0], expected[0]):
+            model.eval() if evaluated else model.train()
+        loss = planned(*again)[1]["loss"]
+        np.testing.assert_allclose(loss, alone(*expected)[1]["loss"], rtol=1e-5)
+    np.testing.assert_allclose(again[0].up.kernel[...], expected[0].up.kernel[...], rtol=1e-5)
+    assert len(planned._programs) == 3  # the one that was planned, and two that came later
+
+
+def test_live_objects_of_another_step_are_refused() -> None:
     model, x = Model(), np.ones((ROWS, FEATURES), np.float32)
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    args = model, optimizer, x
-    plan = cfp.templates.data_parallel(returned, *args, mesh=mesh((2,), AxisType.Auto))
-    planned = plan.jit(returned)
-    model.eval()
-    with pytest.raises(CfpError, match=r"NNX objects differ .* `model.eval\(\)`"):
-        planned(*args)
+    plan = cfp.templates.data_parallel(
+        returned, model, optimizer, x, mesh=mesh((2,), AxisType.Auto)
+    )
+    adam = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    with pytest.raises(CfpError, match="The plan is for another step"):
+        plan.jit(returned)(model, adam, x)
 
 
 def test_a_step_that_makes_variables_is_refused() -> None:
@@ -193,11 +215,40 @@ def test_static_leaves_belong_to_the_program() -> None:
         expected = step(model, x, rate)
         np.testing.assert_allclose(found.layers[0].weight, expected.layers[0].weight, rtol=1e-5)
     other = eqx.tree_at(lambda m: m.activation, model, jax.nn.gelu)
-    with pytest.raises(CfpError, match=r"`model.activation` is .* and was .* another program"):
-        planned(other, x, 0.1)
+    found, expected = planned(other, x, 0.1), step(other, x, 0.1)  # another program, traced anew
+    assert found.activation is jax.nn.gelu
+    np.testing.assert_allclose(found.layers[0].weight, expected.layers[0].weight, rtol=1e-5)
+    wider = eqx.nn.MLP(FEATURES, 1, 16, 1, key=jax.random.key(0))
+    with pytest.raises(CfpError, match=r"`model.layers\[0\].weight` is float32\[8,4\] in the plan"):
+        planned(wider, x, 0.1)
     filtered = eqx.filter_jit(step)
     graph = trace(filtered, model, x, 0.1)
     assert "rate" not in graph.input_paths  # static, as for `eqx.filter_jit`
+
+
+def test_static_values_beside_modules_stay_where_they_are(tmp_path: Path) -> None:
+    """`eqx.filter_jit` takes numbers and texts as parts of the program, and so does `place`, even
+    of a plan that has not met its step."""
+
+    @eqx.filter_jit
+    def step(model: Any, data: Any, mode: str) -> Any:
+        assert mode == "train"
+        grads = eqx.filter_grad(lambda m: (jax.vmap(m)(data["x"]) ** 2).mean())(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -data["rate"] * g, grads))
+
+    model = eqx.nn.MLP(FEATURES, 1, 8, 1, key=jax.random.key(0))
+    args = model, {"x": np.ones((ROWS, FEATURES), np.float32), "rate": 0.1}, "train"
+    on = mesh((2,), AxisType.Explicit)
+    cfp.templates.megatron(step, *args, mesh=on).save(tmp_path / "plan.json")
+    plan = cfp.load(tmp_path / "plan.json", mesh=on)
+    placed = plan.place(*args)
+    assert placed[1]["rate"] == 0.1
+    assert placed[2] == plan.place_argument("mode", "train") == "train"
+    assert placed[1]["x"].sharding.mesh == on
+    found, expected = plan.jit(step)(*placed), step(*args)
+    np.testing.assert_allclose(found.layers[0].weight, expected.layers[0].weight, rtol=1e-5)
+    with pytest.raises(CfpError, match=r"The plan has no argument `data\['y'\]`"):
+        plan.place(model, {**args[1], "y": args[1]["x"]}, "train")
 
 
 def test_a_step_that_trains_nothing_is_said_so() -> None:

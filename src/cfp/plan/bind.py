@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from cfp.analysis import Analysis
-from cfp.errors import CfpError
 from cfp.layouts import Layout, Layouts
 from cfp.plan.assemble import lay_segments
 from cfp.plan.bound import Bound
@@ -20,6 +19,7 @@ from cfp.plan.tensor import another_step, difference, planned_tensors
 from cfp.profile.programs.boundary import find_interfaces
 from cfp.profile.programs.kinds import find_kinds
 from cfp.trace import Graph
+from cfp.trace.calling import AnotherProgram
 
 
 def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Plan:
@@ -86,7 +86,7 @@ def _same(bound: Bound, args: tuple[Any, ...]) -> bool:
     """Returns whether these arguments make the program that the plan is bound to."""
     try:
         arrays = bound.calling.arrays(args)
-    except CfpError:  # other static values: another program
+    except AnotherProgram:
         return False
     ours, theirs = jax.tree.leaves(bound.args), jax.tree.leaves(arrays)
     tree: Any = jax.tree.structure(bound.args)

@@ -26,7 +26,7 @@ from cfp.plan.evidence import Evidence, FrontierPoint
 from cfp.plan.place import place_arrays
 from cfp.plan.target import Target
 from cfp.plan.tensor import PlannedTensor
-from cfp.trace.calling import calling_of
+from cfp.trace.find_calling import placing_of
 from cfp.trace.runtime import without_mesh
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Plan:
         return self._place([name], [arg])[0]
 
     def _place(self, names: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
-        calling = calling_of(None, names, args)
+        calling = placing_of(names, args, {tensor.path for tensor in self.arguments})
         placed = place_arrays(self.mesh, self.arguments, names, calling.arrays(args))
         return calling.with_arrays(args, placed)
 

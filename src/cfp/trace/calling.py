@@ -8,14 +8,13 @@ users write is that or one of two more:
                    belong to the program, as in `eqx.filter_jit`
     LiveObjects    Flax NNX: arguments are objects that the step changes in place, as in `nnx.jit`
 
-`calling_of` tells which. Both libraries stay optional: whoever passes their objects has imported
-them. A calling describes the one program that was traced; arguments of another structure, or with
-other static values, are refused with what differs.
+`cfp.trace.find_calling` tells which. A calling describes the one program that was traced;
+arguments of another structure, or with other static values, make another program, and are refused
+with what differs (`AnotherProgram`).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +25,11 @@ import numpy as np
 from cfp.errors import CfpError
 
 _AGAIN = "Plan the step with the arguments that it is called with."
+
+
+class AnotherProgram(CfpError):
+    """The arguments make another program than the one that was traced: their structure differs, or
+    what is static in them."""
 
 
 def is_array(leaf: Any) -> bool:
@@ -100,11 +104,11 @@ class StaticLeaves(Calling):
     def arrays(self, args: Sequence[Any]) -> tuple[Any, ...]:
         leaves, tree = jax.tree.flatten(tuple(args))
         if tree != self.tree:
-            raise CfpError(f"The plan is for arguments of structure {self.tree}, not {tree}.")
+            raise AnotherProgram(f"The plan is for arguments of structure {self.tree}, not {tree}.")
         for path, leaf, static in zip(self.paths, leaves, self.statics, strict=True):
-            if not (_is_data(leaf) if static is None else _same(leaf, static)):
+            if not (is_data(leaf) if static is None else _same(leaf, static)):
                 was = "an array" if static is None else repr(static)
-                raise CfpError(
+                raise AnotherProgram(
                     f"`{path}` is {leaf!r} and was {was} when the step was planned, which makes it "
                     f"another program. {_AGAIN}"
                 )
@@ -147,10 +151,10 @@ class LiveObjects(Calling):
 
     def arrays(self, args: Sequence[Any]) -> tuple[Any, ...]:
         if len(args) <= max(self.live):
-            raise CfpError(f"The step got {len(args)} arguments. {_AGAIN}")
+            raise AnotherProgram(f"The step got {len(args)} arguments. {_AGAIN}")
         graphdef, states = self._split(args)
         if graphdef != self.graphdef:
-            raise CfpError(
+            raise AnotherProgram(
                 "The NNX objects differ from those that the plan is for, in their structure or in "
                 f"what is static in them (`model.train()`, `model.eval()`). {_AGAIN}"
             )
@@ -198,7 +202,7 @@ class LiveObjects(Calling):
         numbered = jax.tree.unflatten(self.returned.tree, range(len(own)))
         keys = jax.tree_util.tree_flatten_with_path(numbered)[0]
         for (key, _), part in zip(keys, own, strict=True):
-            found += _paths("result" + _text(key), part)
+            found += _paths("result" + path_text(key), part)
         return found
 
     def _is_object(self, leaf: Any) -> bool:
@@ -235,48 +239,13 @@ class LiveObjects(Calling):
         return tuple(there.get(i, arg) for i, arg in enumerate(args))
 
 
-def calling_of(
-    step: Callable[..., Any] | None, names: Sequence[str], args: Sequence[Any]
-) -> Calling:
-    """Returns how `step` is called with `args`; None where the step is not known yet."""
-    args = tuple(args)
-    nnx: Any = sys.modules.get("flax.nnx")
-    if nnx is not None:
-        live = tuple(i for i, arg in enumerate(args) if _contains(arg, nnx.Pytree))
-        if live:
-            graphdef = nnx.graphdef(tuple(args[i] for i in live))
-            return LiveObjects(nnx=nnx, live=live, graphdef=graphdef)
-    equinox: Any = sys.modules.get("equinox")
-    if equinox is not None:
-        filtered = isinstance(step, type(equinox.filter_jit(lambda: None)))
-        static = [filtered or _contains(arg, equinox.Module) for arg in args]
-        if any(static):
-            return _static_leaves(names, args, static)
-    return PLAIN
-
-
-def _static_leaves(names: Sequence[str], args: tuple[Any, ...], static: Sequence[bool]) -> Calling:
-    paths: list[str] = []
-    statics: list[Any] = []
-    for name, arg, on in zip(names, args, static, strict=True):
-        for key, leaf in jax.tree_util.tree_flatten_with_path(arg)[0]:
-            paths.append(name + _text(key))
-            statics.append(None if (is_array(leaf) if on else _is_data(leaf)) else leaf)
-    return StaticLeaves(paths=tuple(paths), tree=jax.tree.structure(args), statics=tuple(statics))
-
-
 def _merged(tree: Any, statics: Sequence[Any], arrays: Any) -> Any:
     given = iter(jax.tree.leaves(arrays))
     return jax.tree.unflatten(tree, [next(given) if s is None else s for s in statics])
 
 
-def _is_data(leaf: Any) -> bool:
+def is_data(leaf: Any) -> bool:
     return is_array(leaf) or isinstance(leaf, (bool, int, float, complex))
-
-
-def _contains(tree: Any, kind: type) -> bool:
-    found = jax.tree.leaves(tree, is_leaf=lambda part: isinstance(part, kind))
-    return any(isinstance(part, kind) for part in found)
 
 
 def _untouched(leaves: Sequence[Any], state: Any) -> bool:
@@ -288,8 +257,8 @@ def _same(leaf: Any, static: Any) -> bool:
 
 
 def _paths(name: str, tree: Any) -> list[str]:
-    return [name + _text(key) for key, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [name + path_text(key) for key, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def _text(key: Any) -> str:
+def path_text(key: Any) -> str:
     return jax.tree_util.keystr(key)

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 
 from cfp.errors import CfpError
-from cfp.trace.calling import Calling, Returned, calling_of
+from cfp.trace.calling import Calling, Returned
+from cfp.trace.find_calling import calling_of
 from cfp.trace.graph import Equation, Graph, Role, Value
 from cfp.trace.inline import Context, Inliner
 from cfp.trace.paths import argument_names, leaf_paths
