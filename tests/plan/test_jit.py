@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax.training.train_state import TrainState
 
 import cfp
 from cfp import templates
@@ -97,6 +99,28 @@ def test_the_step_given_is_the_step_that_runs(plan: Plan) -> None:
     _, loss = plan.jit(mlp_step)(*mlp_args())
     _, double = plan.jit(twice)(*mlp_args())
     np.testing.assert_allclose(double, 2 * loss, rtol=1e-6)
+
+
+def test_a_state_made_anew_is_traced_anew() -> None:
+    """Its optimizer has functions of its own, which are part of its structure: `jax.jit` traces the
+    step again. A state of another structure is refused by what differs."""
+
+    def made(tx: Any) -> tuple[Any, Any]:
+        params = {"w": np.ones((8, 4), np.float32)}
+        return TrainState.create(apply_fn=None, params=params, tx=tx), np.ones((16, 8), np.float32)
+
+    def step(state: Any, x: Any) -> Any:
+        grads = jax.grad(lambda p: ((x @ p["w"]) ** 2).mean())(state.params)
+        return state.apply_gradients(grads=grads)
+
+    plan = templates.data_parallel(step, *made(optax.sgd(0.1)), mesh=mesh_of(2))
+    planned = plan.jit(step)
+    state, x = made(optax.sgd(0.1))
+    found, expected = planned(*plan.place(state, x)), step(state, x)
+    assert found.tx is state.tx
+    np.testing.assert_allclose(found.params["w"], expected.params["w"], rtol=1e-6)
+    with pytest.raises(CfpError, match=r"The plan is for another step: .*`state.opt_state"):
+        planned(*made(optax.adam(0.1)))
 
 
 class Odd(NamedTuple):

@@ -24,13 +24,26 @@ class _Program:
     jitted: Any
     wanted: tuple[Sharding, ...]
 
+    @property
+    def tree(self) -> Any:
+        """Returns the structure of the arguments as arrays."""
+        return self.bound.analysis.graph.in_tree
+
+    def leaves(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Returns the arrays of the arguments; None where they make another program."""
+        try:
+            leaves, tree = jax.tree.flatten(self.bound.calling.arrays(args))
+        except AnotherProgram:
+            return None
+        return leaves if tree == self.tree else None
+
 
 class PlannedStep:
     """A step under a plan. It is called like the step itself; `lower` is that of `jax.jit`.
 
-    Arguments with other static values (a model made anew, whose optimizer has functions of its
-    own) make another program, which is traced when they first come, as `nnx.jit` and
-    `eqx.filter_jit` do it. The plan must be for that one, too.
+    Arguments with other static values (a `TrainState` or a model made anew, whose optimizer has
+    functions of its own) make another program, which is traced when they first come, as `jax.jit`
+    does it. The plan must be for that one, too.
     """
 
     def __init__(
@@ -46,26 +59,25 @@ class PlannedStep:
             self._bind(plan.bound.args)  # a step that the plan is not for is refused now
 
     def __call__(self, *args: Any) -> Any:
-        program, arrays = self._program(args)
-        arrays = _moved(arrays, program.wanted)
+        program, leaves = self._program(args)
+        arrays = jax.tree.unflatten(program.tree, _moved(leaves, program.wanted))
         with without_mesh():
             results = program.jitted(*arrays)
         return program.bound.calling.results(args, results)
 
     def lower(self, *args: Any) -> Any:
-        program, arrays = self._program(args)
+        program, leaves = self._program(args)
         with without_mesh():
-            return program.jitted.lower(*arrays)
+            return program.jitted.lower(*jax.tree.unflatten(program.tree, leaves))
 
-    def _program(self, args: tuple[Any, ...]) -> tuple[_Program, tuple[Any, ...]]:
+    def _program(self, args: tuple[Any, ...]) -> tuple[_Program, list[Any]]:
         """Returns the program that these arguments make, and the arrays in them."""
         for program in reversed(self._programs):
-            try:
-                return program, program.bound.calling.arrays(args)
-            except AnotherProgram:
-                continue
+            leaves = program.leaves(args)
+            if leaves is not None:
+                return program, leaves
         program = self._bind(args)
-        return program, program.bound.calling.arrays(args)
+        return program, jax.tree.leaves(program.bound.calling.arrays(args))
 
     def _bind(self, args: tuple[Any, ...]) -> _Program:
         self.plan = self.plan.bind(self.step, *args)
@@ -79,19 +91,13 @@ class PlannedStep:
         return program
 
 
-def _moved(arrays: tuple[Any, ...], wanted: Sequence[Sharding]) -> tuple[Any, ...]:
+def _moved(leaves: list[Any], wanted: Sequence[Sharding]) -> list[Any]:
     """Brings arrays that lie otherwise to where the plan wants them: `jax.jit` refuses to do that
     for arrays that someone has placed."""
-    leaves, tree = jax.tree.flatten(arrays)
-    if len(leaves) != len(wanted):
-        return arrays  # `jit_bound` says what is wrong with them
-    wrong = [i for i, leaf in enumerate(leaves) if _lies_elsewhere(leaf, wanted[i])]
-    if not wrong:
-        return arrays
-    for i in wrong:
-        leaves[i] = jax.device_put(leaves[i], wanted[i])
-    moved: tuple[Any, ...] = jax.tree.unflatten(tree, leaves)
-    return moved
+    return [
+        jax.device_put(leaf, where) if _lies_elsewhere(leaf, where) else leaf
+        for leaf, where in zip(leaves, wanted, strict=True)
+    ]
 
 
 def _lies_elsewhere(leaf: Any, where: Sharding) -> bool:
