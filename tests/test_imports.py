@@ -32,6 +32,7 @@ ORDER = [
     "devices",
     "planning",
     "planner",
+    "jit",
     "report",
     "cli",
     "__main__",

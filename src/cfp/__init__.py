@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cfp import templates
     from cfp.analysis import Analysis, analyze
     from cfp.errors import CfpError, PlanWarning
+    from cfp.jit import jit
     from cfp.plan import Collective, Plan, load, verify
     from cfp.planner import plan
     from cfp.planning.compare import ComparedPlan, Comparison, compare
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "analyze",
     "compare",
+    "jit",
     "load",
     "plan",
     "templates",
@@ -49,6 +51,7 @@ _ROOMS = {  # where each name is; `templates` is a room itself
     "PlanWarning": "cfp.errors",
     "analyze": "cfp.analysis",
     "compare": "cfp.planning.compare",
+    "jit": "cfp.jit",
     "load": "cfp.plan",
     "plan": "cfp.planner",
     "verify": "cfp.plan",

@@ -30,6 +30,7 @@ from cfp.plan.evidence import Evidence, FailedProgram
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.planning.choose import Chooser, Chosen
+from cfp.planning.kept import KeptPlans, key_of_plan
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
 from cfp.profile import Profile, Progress
@@ -86,8 +87,10 @@ def make_plan(
     options: Options,
     progress: Progress | bool | None = None,
     team: Team | None = None,
+    kept: KeptPlans | None = None,
 ) -> Plan:
-    """Returns what `plan` does, its options in one value."""
+    """Returns what `plan` does, its options in one value; one of the `kept` plans where it answers
+    the same question."""
     from cfp.report.progress import shown  # reads plans, so it is a later room
 
     budget = Budget.of(options.budget_s)
@@ -95,7 +98,15 @@ def make_plan(
 
     def decide(team: Team | None) -> Plan:
         with shown(progress, options.budget_s) as telling:
-            return replace(run_stages(task, budget, telling, team), mesh=mesh)
+            if kept is None:
+                return replace(run_stages(task, budget, telling, team), mesh=mesh)
+            analysis = analyze_for(step, args, task.mesh, sequence=options.sequence)
+            key = key_of_plan(analysis, task.mesh, options, team)
+            found = kept.find(key, mesh, step, analysis)
+            if found is None:
+                found = replace(run_stages(task, budget, telling, team), mesh=mesh)
+                kept.keep(key, found)
+            return found
 
     return decide_together(
         task.mesh,

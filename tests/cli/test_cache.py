@@ -108,7 +108,21 @@ def test_prune(folder: Path, conditions: list[str], kept: list[str]) -> None:
 
 def test_prune_json(folder: Path) -> None:
     document = json.loads(call("prune", "--all", "--cache-dir", folder, "--json").stdout)
-    assert document == {"path": f"{folder}/measurements.sqlite", "removed": 4, "freed_bytes": 0}
+    said = {"removed": 4, "freed_bytes": 0, "plans": 0}
+    assert document == {"path": f"{folder}/measurements.sqlite", **said}
+
+
+def test_plans_are_shown_and_removed(folder: Path) -> None:
+    """Failures are of measurements: no plan is removed with them."""
+    (folder / "plans").mkdir()
+    (folder / "plans" / "a.json").write_text("{}")
+    assert call("show", "--cache-dir", folder).stdout.startswith(f"1 plan in {folder}/plans.\n")
+    shown = json.loads(call("show", "--cache-dir", folder, "--json").stdout)
+    assert shown["plans"] == [f"{folder}/plans/a.json"]
+    assert " and " not in call("prune", "--cache-dir", folder, "--failed").stdout
+    said = call("prune", "--cache-dir", folder, "--all").stdout
+    assert said.startswith("Removed 3 measurements and 1 plan from ")
+    assert not list((folder / "plans").iterdir())
 
 
 @pytest.mark.parametrize(

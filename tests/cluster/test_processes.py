@@ -55,6 +55,20 @@ def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     assert json.loads(ran.stdout)["losses"] == pytest.approx(alone["losses"], rel=1e-5)
 
 
+def test_a_script_with_jit_measures_once(tmp_path: Path) -> None:
+    """Process 0 finds the plan that it kept, and tells the others."""
+    command = [sys.executable, "-m", "tests.cluster.jitted", str(tmp_path)]
+    found = []
+    for flags in ([], ["--stored"]):
+        ran = finish([*CFP, "launch", "--processes", "2", "--", *command, *flags])
+        assert ran.returncode == 0, ran.stderr
+        found.append(json.loads(ran.stdout.splitlines()[-1]))  # Gloo talks before
+    first, second = found
+    assert second["plan"] == first["plan"]
+    assert second["losses"] == pytest.approx(first["losses"], rel=1e-5)
+    assert first["losses"][-1] < first["losses"][0]
+
+
 def test_they_compare(tmp_path: Path) -> None:
     """Without JAX's own cache: what one loads from there it cannot give to the other."""
     plans = ["data_parallel", "zero1"]

@@ -1,4 +1,4 @@
-"""`cfp cache`: look at the measurements that were kept, and remove some."""
+"""`cfp cache`: look at the measurements and plans that were kept, and remove some."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cfp.cli.options import cache_dir_option, json_option, parsed, telling
 from cfp.duration import parse_duration
+from cfp.planning.kept import KeptPlans
 from cfp.profile.measure.store import Store
 from cfp.report.cache import cache_to_json, show_cache
 
@@ -19,7 +20,8 @@ from cfp.report.cache import cache_to_json, show_cache
 def cache() -> None:
     """Look at the measurements that were kept, or remove some.
 
-    Every measurement is kept, so that no program is measured twice on the same devices.
+    Every measurement is kept, so that no program is measured twice on the same devices. The plans
+    that `cfp.jit` made lie beside them.
 
     \b
         cfp cache show
@@ -39,9 +41,9 @@ def show(cache_dir: str | None, as_json: bool) -> None:
     """
     with opened(cache_dir) as store:
         if as_json:
-            click.echo(json.dumps(cache_to_json(store), indent=1))
+            click.echo(json.dumps(cache_to_json(store, kept_plans(store)), indent=1))
         else:
-            show_cache(store, Console())
+            show_cache(store, kept_plans(store), Console())
 
 
 @cache.command()
@@ -66,6 +68,8 @@ def prune(
 ) -> None:
     """Remove measurements. With several conditions, those that meet them all.
 
+    --all and --older-than alone also remove the plans that `cfp.jit` kept.
+
     \b
         cfp cache prune --older-than 30d
         cfp cache prune --failed --older-than 12h
@@ -80,12 +84,18 @@ def prune(
         before_bytes = store.size_bytes
         removed = store.prune(older_than_s=older_than, failed=failed, everything=everything)
         freed_bytes = before_bytes - store.size_bytes
+        plans = 0 if failed else kept_plans(store).prune(older_than)
     if as_json:
         said = {"path": str(store.path), "removed": removed, "freed_bytes": freed_bytes}
-        click.echo(json.dumps(said, indent=1))
+        click.echo(json.dumps({**said, "plans": plans}, indent=1))
     else:
         several = "" if removed == 1 else "s"
-        click.echo(f"Removed {removed} measurement{several} from {store.path}.")
+        and_plans = f" and {plans} plan{'s' * (plans > 1)}" if plans else ""
+        click.echo(f"Removed {removed} measurement{several}{and_plans} from {store.path}.")
+
+
+def kept_plans(store: Store) -> KeptPlans:
+    return KeptPlans.beside(store.path.parent)
 
 
 @contextmanager

@@ -26,7 +26,11 @@ def bind_plan(plan: Plan, step: Callable[..., Any], args: tuple[Any, ...]) -> Pl
     """Returns the plan with its step, which must have the arguments and segments it is for."""
     if plan.bound is not None and plan.bound.step is step and _same(plan.bound, args):
         return plan
-    analysis = analyze_for(step, args, plan.mesh, sequence=plan.sequence)
+    return bind_analysed(plan, step, analyze_for(step, args, plan.mesh, sequence=plan.sequence))
+
+
+def bind_analysed(plan: Plan, step: Callable[..., Any], analysis: Analysis) -> Plan:
+    """Returns the plan with its step, which was analysed for the plan's mesh."""
     graph = analysis.graph
     found = planned_tensors(graph, graph.inputs, graph.input_paths, [(None,)] * len(graph.inputs))
     differs = difference(plan.arguments, found)

@@ -101,7 +101,13 @@ def _moved(leaves: list[Any], wanted: Sequence[Sharding]) -> list[Any]:
 
 
 def _lies_elsewhere(leaf: Any, where: Sharding) -> bool:
-    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
-        return False  # `jax.jit` places numbers and NumPy's arrays itself
+    """Returns whether `jax.jit` would refuse an array. It places numbers, NumPy's arrays and those
+    that nobody has placed itself, yet only where one process has all devices."""
+    if isinstance(leaf, jax.core.Tracer):
+        return False
+    alone = where.is_fully_addressable
+    if not isinstance(leaf, jax.Array):
+        return not alone
     there = leaf.sharding
-    return there != where and leaf.committed and not there.is_equivalent_to(where, leaf.ndim)
+    bound = leaf.committed or not alone
+    return bound and there != where and not there.is_equivalent_to(where, leaf.ndim)

@@ -1,6 +1,8 @@
 """`cfp.plan` and `cfp.compare` are made of these files, between the search and the command line.
 
 options       what one may ask of `cfp.plan`, in one value that the commands share
+arrange       one call of a jitted step: its data, and what belongs to the program
+kept          plans that `cfp.jit` made, kept beside the measurements
 proposals     the search's answers as plans, with what is predicted of them
 audit         full steps under plans, run on the devices, and what they show
 choose        from proposals to one plan: their steps decide

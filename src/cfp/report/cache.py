@@ -9,12 +9,17 @@ from typing import Any
 from rich.console import Console
 
 from cfp.memory_size import bytes_text
+from cfp.planning.kept import KeptPlans
 from cfp.profile.measure.store import Record, Store
 from cfp.report.text import add_row, line, new_table
 
 
-def show_cache(store: Store, console: Console) -> None:
+def show_cache(store: Store, plans: KeptPlans, console: Console) -> None:
     """Prints a row for each environment and kind of program, the newest first."""
+    files = plans.files()
+    if files:
+        several = "s" * (len(files) > 1)
+        console.print(line(f"{len(files)} plan{several} in {plans.folder}."), soft_wrap=True)
     groups = _group(store)
     if not groups:
         console.print(line(f"No measurements yet in {store.path}."), soft_wrap=True)
@@ -39,7 +44,7 @@ def show_cache(store: Store, console: Console) -> None:
     console.print(line(f"{total} measurements, {size}, in {store.path}."), soft_wrap=True)
 
 
-def cache_to_json(store: Store) -> dict[str, Any]:
+def cache_to_json(store: Store, plans: KeptPlans) -> dict[str, Any]:
     """Returns what `show_cache` prints as plain data; times are seconds since 1970."""
     groups = _group(store)
     return {
@@ -47,6 +52,7 @@ def cache_to_json(store: Store) -> dict[str, Any]:
         "size_bytes": store.size_bytes,
         "measured": sum(group.measured for group in groups),
         "failed": sum(group.failed for group in groups),
+        "plans": [str(path) for path in plans.files()],
         "groups": [
             {
                 "environment": group.environment,

@@ -69,8 +69,7 @@ class Store:
     @staticmethod
     def open(cache_dir: str | os.PathLike[str] | None = None, ends: float = math.inf) -> Store:
         """Opens the store of a folder for a budget that `ends` at a time of `time.monotonic()`."""
-        folder = _default_folder() if cache_dir is None else Path(cache_dir).expanduser()
-        store = Store(folder.absolute() / "measurements.sqlite", ends)
+        store = Store(store_folder(cache_dir) / "measurements.sqlite", ends)
         store._do(lambda connection: None)
         return store
 
@@ -287,6 +286,12 @@ class Store:
             f"The measurements in {self.path.parent} cannot be read and written ({reason}): give "
             "another folder with cache_dir / --cache-dir."
         )
+
+
+def store_folder(cache_dir: str | os.PathLike[str] | None) -> Path:
+    """Returns the folder that is given, or the usual one: measurements and plans are kept there."""
+    folder = _default_folder() if cache_dir is None else Path(cache_dir).expanduser()
+    return folder.absolute()
 
 
 def _default_folder() -> Path:
