@@ -64,7 +64,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--version")
     assert code == 0
-    assert out.startswith("cfp, version ")
+    where = Path(cfp.__file__).parent
+    assert out.startswith(f"cfp, version {cfp.__version__}, from {where} (python 3.")
+    assert out.endswith(f", jax {jax.__version__})\n")
     code, out, _ = run(capsys, "analyze", "--help")
     assert code == 0
     assert "cfp analyze gpt --layers 96 --mesh 4" in out

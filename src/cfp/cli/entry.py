@@ -15,6 +15,8 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,8 +56,29 @@ class Commands(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Says which cfp this is, where it comes from, and which JAX it would use."""
+    if not asked or ctx.resilient_parsing:
+        return
+    try:
+        jax = f"jax {metadata.version('jax')}"
+    except metadata.PackageNotFoundError:
+        jax = "without jax, which is not installed"
+    folder = Path(__file__).parent.parent
+    python = ".".join(map(str, sys.version_info[:3]))
+    click.echo(f"cfp, version {VERSION}, from {folder} (python {python}, {jax})")
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="cfp")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, where it comes from, and that of JAX, and exit.",
+)
 def cli() -> None:
     """Plan how to split a JAX training step over many devices, by measuring."""
 
