@@ -50,6 +50,7 @@ ROOMS = (
     "profile.runners",
     "links",
     "search",
+    "export",
     "plan",
     "planning",
     "templates",
@@ -182,6 +183,7 @@ Each sentence is the room's own docstring, which goes on with what its files do.
 | beside them | |
 |---|---|
 | `planner.py` | `cfp.plan`: the stages in order |
+| `jit.py` | `cfp.jit`: the plan found on the first call |
 | `analysis.py` | `cfp.analyze`: the first three stages, which need no devices |
 | `bench/` | every figure of the evaluation, one file each |
 | `tests/` | mirrors `src/cfp`, folder by folder |

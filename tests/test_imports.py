@@ -26,6 +26,7 @@ ORDER = [
     "analysis",
     "profile",
     "search",
+    "export",
     "plan",
     "templates",
     "training",

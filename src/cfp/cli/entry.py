@@ -30,6 +30,7 @@ COMMANDS = {
     "cache": "Look at the measurements that were kept, or remove some.",
     "compare": "Measure full steps under several plans, in turn.",
     "explain": "Show what a plan splits where, and what the devices then send.",
+    "export": "Write a plan's shardings for programs that do not have CFP.",
     "launch": "Start several processes of a command on this machine, for a quick try.",
     "plan": "Find the fastest plan that fits, by measuring on the devices.",
     "profile": "Measure the ways to split each distinct segment of a step, on the devices.",

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from cfp.errors import CfpError
-from cfp.layouts import auto_mesh
+from cfp.export import Rules, find_rules, make_snippet, slash_path
+from cfp.layouts import auto_mesh, to_spec
 from cfp.memory_size import bytes_text
 from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
@@ -170,9 +171,7 @@ class Plan:
     def place_argument(self, name: str, arg: Any) -> Any:
         """Returns one argument on the mesh, by its name in the step's signature."""
         if name not in self.argument_names:
-            raise CfpError(
-                f"The step has no argument `{name}`: it takes {', '.join(self.argument_names)}."
-            )
+            raise self._no_argument(name)
         return self._place([name], [arg])[0]
 
     def _place(self, names: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
@@ -221,6 +220,50 @@ class Plan:
         from cfp.plan.file import save_plan  # reads and writes plans and so imports this module
 
         save_plan(self, path)
+
+    def to_rules(self, argument: str | None = None) -> Rules:
+        """Returns the shardings of the arguments as rules by path: (regular expression,
+        PartitionSpec), of which the first that matches counts.
+
+        Paths have slashes, as `jax.tree_util.keystr(path, simple=True, separator="/")` writes them,
+        after the argument's name: `params/layers/0/up`. With `argument`, the rules are of the paths
+        within that one. They were applied to every tensor.
+
+            for pattern, spec in plan.to_rules("params"):
+                print(pattern, spec)
+        """
+        specs = {slash_path(path): spec for path, spec in self._specs(self.arguments).items()}
+        if argument is not None:
+            if argument not in self.argument_names:
+                raise self._no_argument(argument)
+            inside = f"{argument}/"
+            specs = {
+                path.removeprefix(inside): spec
+                for path, spec in specs.items()
+                if path == argument or path.startswith(inside)
+            }
+        return find_rules(specs)
+
+    def snippet(self) -> str:
+        """Returns a Python module of plain `NamedSharding`s, which needs JAX alone.
+
+        pathlib.Path("shardings.py").write_text(plan.snippet())
+        """
+        return make_snippet(
+            f"Shardings of the plan {self.name!r}.",
+            self.mesh.shape,
+            self.argument_names,
+            self._specs(self.arguments),
+            self._specs(self.results),
+        )
+
+    def _specs(self, tensors: Sequence[PlannedTensor]) -> dict[str, PartitionSpec]:
+        return {one.path: to_spec(one.layout, self.mesh.axis_names) for one in tensors}
+
+    def _no_argument(self, name: str) -> CfpError:
+        return CfpError(
+            f"The step has no argument `{name}`: it takes {', '.join(self.argument_names)}."
+        )
 
     def known(self, what: str) -> Bound:
         """Returns the plan with its step, which `what` needs."""
