@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cfp.jit import jit
     from cfp.plan import Collective, Plan, load, verify
     from cfp.planner import plan
+    from cfp.planning.check import Checked, check
     from cfp.planning.compare import ComparedPlan, Comparison, compare
 
 __version__ = VERSION
@@ -27,6 +28,7 @@ __version__ = VERSION
 __all__ = [
     "Analysis",
     "CfpError",
+    "Checked",
     "Collective",
     "ComparedPlan",
     "Comparison",
@@ -34,6 +36,7 @@ __all__ = [
     "PlanWarning",
     "__version__",
     "analyze",
+    "check",
     "compare",
     "jit",
     "load",
@@ -44,12 +47,14 @@ __all__ = [
 _ROOMS = {  # where each name is; `templates` is a room itself
     "Analysis": "cfp.analysis",
     "CfpError": "cfp.errors",
+    "Checked": "cfp.planning.check",
     "Collective": "cfp.plan",
     "ComparedPlan": "cfp.planning.compare",
     "Comparison": "cfp.planning.compare",
     "Plan": "cfp.plan",
     "PlanWarning": "cfp.errors",
     "analyze": "cfp.analysis",
+    "check": "cfp.planning.check",
     "compare": "cfp.planning.compare",
     "jit": "cfp.jit",
     "load": "cfp.plan",

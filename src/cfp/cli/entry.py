@@ -28,6 +28,7 @@ from cfp.version import VERSION
 COMMANDS = {
     "analyze": "Show the ParallelBlocks and distinct segments of a step.",
     "cache": "Look at the measurements that were kept, or remove some.",
+    "check": "Tell whether a plan still fits its step, for CI.",
     "compare": "Measure full steps under several plans, in turn.",
     "explain": "Show what a plan splits where, and what the devices then send.",
     "export": "Write a plan's shardings for programs that do not have CFP.",
@@ -88,7 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     try:
         with _plain_warnings():
-            cli.main(args=arguments, prog_name="cfp", standalone_mode=False)
+            # a command that has something to say by its code ends with `click.exceptions.Exit`
+            code = cli.main(args=arguments, prog_name="cfp", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
         traceback.print_exc()
         click.echo("cfp: this is a bug of ours; please report it with the lines above.", err=True)
         _leave(3)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextmanager

@@ -6,5 +6,6 @@ kept          plans that `cfp.jit` made, kept beside the measurements
 proposals     the search's answers as plans, with what is predicted of them
 audit         full steps under plans, run on the devices, and what they show
 choose        from proposals to one plan: their steps decide
+check         whether a plan still fits its step
 compare       plans measured against each other
 """
