@@ -1,0 +1,1 @@
+"""The scripts in `examples`, run as they are."""
