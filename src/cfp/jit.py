@@ -27,6 +27,7 @@ from cfp.planning.arrange import Arrangement, Call, Names, Numbers
 from cfp.planning.kept import KeptPlans
 from cfp.planning.options import Given, Options
 from cfp.profile import Progress
+from cfp.trace.calling import AnotherProgram
 
 
 def jit(
@@ -150,7 +151,7 @@ def _fits(planned: PlannedStep, data: tuple[Any, ...]) -> bool:
     bound = planned.plan.known("jit")
     try:
         arrays = bound.calling.arrays(data)
-    except CfpError:  # other static leaves: another program
+    except AnotherProgram:  # other static values among the leaves
         return False
     leaves, tree = jax.tree.flatten(arrays)
     if tree != bound.analysis.graph.in_tree:

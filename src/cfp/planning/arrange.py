@@ -15,7 +15,8 @@ from typing import Any
 import jax
 
 from cfp.errors import CfpError
-from cfp.trace.calling import LiveObjects, StaticLeaves, calling_of
+from cfp.trace.calling import LiveObjects, StaticLeaves
+from cfp.trace.find_calling import calling_of
 from cfp.trace.paths import argument_names
 
 Names = str | Sequence[str] | None
