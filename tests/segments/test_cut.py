@@ -18,6 +18,11 @@ from tests.foreign import MODELS, PLAIN
 from tests.segments.check import check_segments
 from tests.segments.run_parts import run_parts
 
+# The older emitters compile in half the time, but how they round may depend on how equations are
+# grouped. Where bits differ, the newer ones decide, which round alike however it is.
+COMPILED: tuple[dict[str, Any], ...] = (
+    ({}, {"xla_cpu_use_fusion_emitters": True}) if OLD_EMITTERS else ({},)
+)
 STEPS: dict[str, Any] = {
     "bert": lambda: make_step(config("bert", clip_norm=1.0)),
     "gpt": lambda: make_step(config("gpt", clip_norm=1.0)),
@@ -42,18 +47,18 @@ def test_parts_in_order_give_exactly_the_step(name: str) -> None:
     analysis = analyze(step, *args, mesh_shape=(4,))
     check_segments(analysis.graph, analysis.grouping, analysis.segmentation)
 
-    parts = exact_jit(lambda *flat: run_parts(analysis.graph, analysis.segmentation.parts, flat))
-    found = parts(*jax.tree.leaves(args))
-    expected = jax.tree.leaves(exact_jit(step)(*args))
+    def in_parts(*flat: Any) -> Any:
+        return run_parts(analysis.graph, analysis.segmentation.parts, flat)
 
-    for path, a, b in zip(analysis.graph.output_paths, found, expected, strict=True):
-        np.testing.assert_array_equal(_bits(a), _bits(b), err_msg=path)
-
-
-def exact_jit(function: Any) -> Any:
-    """The emitters that other tests do without: they round alike however equations are grouped."""
-    options = {"xla_cpu_use_fusion_emitters": True} if OLD_EMITTERS else {}
-    return jax.jit(function, compiler_options=options)
+    different: list[str] = []
+    for options in COMPILED:
+        found = jax.jit(in_parts, compiler_options=options)(*jax.tree.leaves(args))
+        expected = jax.tree.leaves(jax.jit(step, compiler_options=options)(*args))
+        outputs = zip(analysis.graph.output_paths, found, expected, strict=True)
+        different = [path for path, a, b in outputs if not np.array_equal(_bits(a), _bits(b))]
+        if not different:
+            break
+    assert different == []
 
 
 def _bits(array: Any) -> np.ndarray[Any, Any]:

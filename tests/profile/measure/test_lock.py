@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import pytest
 
 import cfp
 from cfp.errors import CfpError
+from cfp.profile.measure import lock
 from cfp.profile.measure.lock import Holder, StillHeld, exclusive
 
 # without `import cfp`, which takes JAX's two seconds
@@ -151,3 +152,19 @@ def test_a_lock_that_cannot_be_taken(folder: Path) -> None:
     path.mkdir()
     with pytest.raises(CfpError, match=r"cannot be taken .* set TMPDIR"), exclusive("devices"):
         pass
+
+
+def test_a_holder_pauses_for_those_who_wait_and_for_nobody_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses_s: list[float] = []
+    monkeypatch.setattr(lock.time, "sleep", pauses_s.append)
+    with exclusive("devices"):
+        pass
+    assert pauses_s == []
+    with ExitStack() as stack:
+        with exclusive("devices"):
+            process = stack.enter_context(child(folder))
+            assert said(process) == "waiting"
+        assert len(pauses_s) == 1
+        assert said(process) == "held"

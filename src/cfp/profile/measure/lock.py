@@ -2,7 +2,8 @@
 
 Two planners that measure on the same devices at once spoil each other's numbers. The kernel keeps
 the lock (`flock`), so it is free again when its holder dies, however it dies. Who holds a lock is
-written in its file, for those who wait.
+written in its file, for those who wait. Those who wait share a second lock, the queue: a holder
+that lets go sees there whether anybody wants a turn.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -64,55 +65,84 @@ def exclusive(
     """Holds the lock of that name; blocks until it is free. A holder must not ask for it again.
 
     `waiting` is called once, if another holds it, with who that is. Ctrl-C ends the wait, and so
-    does the time `until` (of `time.monotonic()`), with `StillHeld`. Who lets go waits a little
-    before asking again, so that others get their turn.
+    does the time `until` (of `time.monotonic()`), with `StillHeld`. Where others wait, the holder
+    pauses after letting go, so that they get their turn before it asks again.
     """
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
     path = Path(tempfile.gettempdir(), f"cfp-{os.getuid()}-{digest}.lock")
-    try:
-        descriptor = _take(path, 0o600, _Patience(until, _POLL_S, waiting))
-    except OSError as error:
-        raise CfpError(
-            f"The lock {path} cannot be taken ({error.strerror}). Remove that file, or set TMPDIR "
-            "to a folder of yours."
-        ) from error
-    with _holding(descriptor):
-        yield
-    time.sleep(2 * _POLL_S)
+    with ExitStack() as opened:
+        try:
+            queue = _open(path.with_suffix(".queue"), 0o600)
+            opened.callback(os.close, queue)
+            descriptor = _take(path, 0o600, _Patience(until, _POLL_S, waiting, queue))
+        except OSError as error:
+            raise CfpError(
+                f"The lock {path} cannot be taken ({error.strerror}). Remove that file, or set "
+                "TMPDIR to a folder of yours."
+            ) from error
+        with _holding(descriptor):
+            yield
+        if not _locks(queue, fcntl.LOCK_EX):
+            time.sleep(2 * _POLL_S)
 
 
 @contextmanager
 def held(path: Path, within_s: float = math.inf) -> Iterator[None]:
     """Holds the lock of a file, made where it is missing; `StillHeld` if it is not free in time."""
-    patience = _Patience(time.monotonic() + within_s, _OFTEN_S, None)
+    patience = _Patience(time.monotonic() + within_s, _OFTEN_S)
     with _holding(_take(path, 0o666, patience)):
         yield
 
 
 @dataclass
 class _Patience:
-    """How long to wait, how often to look, and whom to tell."""
+    """How long to wait, how often to look, whom to tell, and the queue to stand in meanwhile."""
 
     until: float
     poll_s: float
-    waiting: Callable[[str], None] | None
+    waiting: Callable[[str], None] | None = None
+    queue: int | None = None
 
     def lock(self, descriptor: int) -> None:
-        while True:
-            try:
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self.waiting is not None:
-                    waiting, self.waiting = self.waiting, None
-                    waiting(_holder_text(descriptor))
+        if _locks(descriptor, fcntl.LOCK_EX):
+            return
+        with self._queueing():
+            if self.waiting is not None:
+                waiting, self.waiting = self.waiting, None
+                waiting(_holder_text(descriptor))
+            while not _locks(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() >= self.until:
-                    raise StillHeld(_holder_text(descriptor)) from None
+                    raise StillHeld(_holder_text(descriptor))
                 time.sleep(self.poll_s)
+
+    @contextmanager
+    def _queueing(self) -> Iterator[None]:
+        if self.queue is None:
+            yield
+            return
+        fcntl.flock(self.queue, fcntl.LOCK_SH)  # at most the instant in which a holder looks
+        try:
+            yield
+        finally:
+            fcntl.flock(self.queue, fcntl.LOCK_UN)
+
+
+def _locks(descriptor: int, how: int) -> bool:
+    """Locks the file if nobody is in the way; returns whether it did."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(path: Path, mode: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
 
 
 def _take(path: Path, mode: int, patience: _Patience) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+        descriptor = _open(path, mode)
         try:
             patience.lock(descriptor)
             # whoever cleans the folder may have removed the file: then others lock another one
