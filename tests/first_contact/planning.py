@@ -1,7 +1,7 @@
 """Plans one of the steps in a process of its own, on the mesh that `jax.make_mesh` gives and under
 `jax.set_mesh`, as JAX's guides have it.
 
-    python -m tests.first_contact.planning HABIT FILE
+    python -m tests.first_contact.planning HABIT MESH FILE
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.first_contact.steps import STEPS
 BUDGETS_S = (5, 10, 20, 40)  # on a busy machine the first may end before there is a plan
 
 
-def main(habit: str, file: str) -> None:
+def main(habit: str, sizes: str, file: str) -> None:
     warnings.simplefilter("error")
     user = STEPS[habit](False)
-    on = mesh((2,), AxisType.Explicit)
+    on = mesh(tuple(map(int, sizes.split("x"))), AxisType.Explicit)
     for budget_s in BUDGETS_S:
         try:
             with jax.set_mesh(on):
