@@ -49,6 +49,7 @@ ROOMS = (
     "profile.measure",
     "profile.runners",
     "links",
+    "calibration",
     "search",
     "export",
     "plan",

@@ -25,6 +25,7 @@ ORDER = [
     "segments",
     "analysis",
     "profile",
+    "calibration",
     "search",
     "export",
     "plan",
@@ -105,7 +106,8 @@ def test_the_rooms_of_profile_import_one_way() -> None:
 
 
 def test_a_room_lists_all_of_its_files() -> None:
-    for room in (*(f"profile/{one}" for one in PROFILE_ORDER[:4]), "search", "links"):
+    others = ("search", "links", "calibration")
+    for room in (*(f"profile/{one}" for one in PROFILE_ORDER[:4]), *others):
         folder = ROOT / room
         docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         listed = set(re.findall(r"^ {4}(\w+) ", docstring, re.MULTILINE))

@@ -27,12 +27,14 @@ from cfp.version import VERSION
 # what `cfp --help` says of each command: the first sentence of its own help
 COMMANDS = {
     "analyze": "Show the ParallelBlocks and distinct segments of a step.",
+    "calibrate": "Measure what collectives take along each axis of a mesh, and write its links.",
     "cache": "Look at the measurements that were kept, or remove some.",
     "check": "Tell whether a plan still fits its step, for CI.",
     "compare": "Measure full steps under several plans, in turn.",
     "explain": "Show what a plan splits where, and what the devices then send.",
     "export": "Write a plan's shardings for programs that do not have CFP.",
     "launch": "Start several processes of a command on this machine, for a quick try.",
+    "links": "List the links that plans can be made with, or show one.",
     "plan": "Find the fastest plan that fits, by measuring on the devices.",
     "profile": "Measure the ways to split each distinct segment of a step, on the devices.",
     "template": "Make the plan that people copy today, compile it, and explain it.",

@@ -198,18 +198,19 @@ def named_target(
 
 
 @contextmanager
-def measuring(budget_s: float | None, team: Team | None) -> Iterator[TerminalProgress]:
-    """Shows progress on stderr; when interrupted, says what is kept."""
+def measuring(
+    budget_s: float | None, team: Team | None, kept: Callable[[], str] | None = None
+) -> Iterator[TerminalProgress]:
+    """Shows progress on stderr; when interrupted, says what is kept: by default, measurements in
+    the store."""
     with telling(), TerminalProgress(Console(stderr=True), budget_s) as progress:
         try:
             yield progress
         except KeyboardInterrupt:
             if team is not None and not team.leads:
                 raise CfpError("Interrupted.") from None
-            raise CfpError(
-                f"Interrupted. {progress.kept} measurements are kept: the same command goes on "
-                "from there."
-            ) from None
+            said = f"{progress.kept} measurements are kept: the same command goes on from there."
+            raise CfpError(f"Interrupted. {said if kept is None else kept()}") from None
 
 
 @contextmanager

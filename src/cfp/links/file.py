@@ -35,6 +35,7 @@ from cfp.links.network import Network
 from cfp.writing import write_whole
 
 FORMAT = 1
+NEAR = 0.4  # of what two names have in common: `h100` and `h100_nvlink` have half
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 SUFFIX = ".toml"
 MOST_BYTES = 2**20  # of a link file: those of a mesh of ten axes have a tenth of it
@@ -93,7 +94,7 @@ def load_links(name: str) -> dict[str, Link]:
         return read_links(_text(Path(name)), name)
     known = shipped_links()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
         guess = f"; did you mean `{near[0]}`?" if near else "."
         raise CfpError(
             f"There is no link `{name}`{guess} CFP has {', '.join(known)}; a file of your own ends "

@@ -1,0 +1,108 @@
+"""What calibrating runs: chains of collectives along one mesh axis.
+
+A program runs a few collectives, each on the result of the one before, so that starting it weighs
+little. Its input is flat, and split along the axis; along the others all groups do the same at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cfp.links.link import COLLECTIVES
+from cfp.profile.programs.key import key_of
+from cfp.profile.programs.lower import export
+from cfp.profile.programs.machine import Machine
+from cfp.profile.programs.requests import Request
+from cfp.profile.runners.job import Job
+from cfp.segments.fill import Fill
+
+SHORT_CHAIN, LONG_CHAIN = 2, 8  # collectives in a program, from and below
+CHAIN_BYTES = 2**18  # this size: a larger one outweighs what starting a program takes
+ITEM_BYTES = 4  # of a float32
+_lax: Any = jax.lax
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A chain of collectives along one mesh axis, which `size` devices are on; `size_bytes` are of
+    the tensor that a group holds together."""
+
+    kind: str
+    axis: str
+    size: int
+    size_bytes: int
+
+    @property
+    def chain(self) -> int:
+        return LONG_CHAIN if self.size_bytes < CHAIN_BYTES else SHORT_CHAIN
+
+    def show(self) -> str:
+        return f"{self.kind} along {self.axis}: {self.size_bytes} bytes"
+
+
+def probe_request(machine: Machine, mesh: Mesh, probe: Probe) -> Request:
+    """Returns the request of a probe's program."""
+    key = key_of(machine, "collective", probe.kind, probe.axis, probe.size_bytes, probe.chain)
+
+    def make() -> Job:
+        jitted, inputs = chain_program(mesh, probe)
+        return Job(key, probe.show(), export(jitted, inputs), inputs)
+
+    return Request(key, f"collective {probe.kind}", probe.show(), "", 2, make)
+
+
+def chain_program(mesh: Mesh, probe: Probe) -> tuple[Any, tuple[Fill, ...]]:
+    """Returns the jitted chain of a probe, and its input: flat, split along the axis."""
+    items = probe.size_bytes // ITEM_BYTES
+    gathers = probe.kind == "all-gather"  # what a device has is then a part of the tensor
+    local = items // probe.size if gathers else items
+    turn = _TURNS[probe.kind]
+
+    def chain(x: Any) -> Any:
+        for _ in range(probe.chain):
+            x = turn(probe.axis, probe.size, x)
+        return x
+
+    spec: Any = PartitionSpec(probe.axis)  # type: ignore[no-untyped-call]
+    mapped: Any = jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    lie = NamedSharding(mesh, spec)
+    inputs = (Fill((local * probe.size,), "float32", "normal"),)
+    return jax.jit(mapped, in_shardings=lie, out_shardings=lie), inputs
+
+
+def _all_reduce(axis: str, size: int, x: Any) -> Any:
+    return _lax.psum(x, axis) / size
+
+
+def _all_gather(axis: str, size: int, x: Any) -> Any:
+    whole = _lax.all_gather(x, axis, tiled=True)
+    return _lax.optimization_barrier(whole)[: x.size]  # else only this part may be moved
+
+
+def _reduce_scatter(axis: str, size: int, x: Any) -> Any:
+    part = _lax.psum_scatter(x, axis, tiled=True) / size
+    return _lax.concatenate([_lax.optimization_barrier(part)] * size, 0)
+
+
+def _all_to_all(axis: str, size: int, x: Any) -> Any:
+    return _lax.all_to_all(x, axis, 0, 0, tiled=True)
+
+
+def _permute(axis: str, size: int, x: Any) -> Any:
+    return _lax.ppermute(x, axis, [(i, (i + 1) % size) for i in range(size)])
+
+
+# one collective of each kind, whose result has the shape of its operand
+_TURNS: Mapping[str, Callable[[str, int, Any], Any]] = dict(
+    zip(
+        COLLECTIVES,
+        (_all_reduce, _all_gather, _reduce_scatter, _all_to_all, _permute),
+        strict=True,
+    )
+)

@@ -1,0 +1,25 @@
+"""Probes: what they compile to is what links count."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from cfp.calibration.probe import LONG_CHAIN, Probe, chain_program
+from cfp.links.link import COLLECTIVES
+from cfp.plan.hlo import mesh_axes, parse_collectives
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_a_probe_is_a_chain_of_one_collective_of_its_bytes(kind: str) -> None:
+    """By the bytes that a compiled module's collectives are priced by."""
+    mesh = Mesh(np.array(jax.devices("cpu")[:8]).reshape(2, 4), ("x", "y"))
+    probe = Probe(kind, "y", 4, 4096)
+    jitted, (fill,) = chain_program(mesh, probe)
+    compiled = jitted.lower(jax.ShapeDtypeStruct(fill.shape, fill.dtype)).compile()
+    found = parse_collectives(compiled.as_text(), 8)
+    assert {(one.kind, one.bytes) for one in found} == {(kind, 4096)}
+    assert sum(one.times for one in found) == probe.chain == LONG_CHAIN
+    assert {mesh_axes(one.groups, (2, 4), kind) for one in found} == {(1,)}
