@@ -37,8 +37,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cfp import templates
+from cfp.links.collectives import HloCollective, parse_collectives
 from cfp.models import config, make_step
-from cfp.plan.hlo import HloCollective, parse_collectives
 
 OUT = Path(__file__).parent / "results" / "apply_overhead.md"
 AXIS = "x"

@@ -14,9 +14,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
+from cfp.profile.runners import stand_in
 
 MOST_VIRTUAL = 4096  # these take seconds to start and half a gigabyte
 MOST_DEVICES = 2**16  # far more than any cluster has: a larger number is a typing mistake
@@ -55,6 +57,15 @@ def make_mesh(
     return Mesh(np.array(devices[:count]).reshape(tuple(shape)), tuple(names))
 
 
+def absent_mesh(shape: Sequence[int], names: Sequence[str] | None = None) -> AbstractMesh:
+    """Returns a mesh that has no devices; local ones will stand in for them, in a worker. So JAX
+    opens none in this process, if it has not yet."""
+    names = axis_names(len(shape)) if names is None else names
+    _size(dict(zip(names, shape, strict=True)))
+    _before_start(1, "cpu")
+    return AbstractMesh(tuple(shape), tuple(names))
+
+
 def reading_mesh(axes: Mapping[str, int]) -> Mesh:
     """Returns a mesh to read a plan by: of any size, all of one CPU device. Nothing can run on
     it."""
@@ -69,9 +80,11 @@ def axis_names(count: int) -> tuple[str, ...]:
     return (*"xyz", *(f"a{i}" for i in range(3, count)))[:count]
 
 
-def memory_bytes(mesh: Mesh) -> int | None:
-    """Returns what the smallest device of the mesh has for programs; None where devices do not
-    say."""
+def memory_bytes(mesh: AnyMesh) -> int | None:
+    """Returns what the smallest device of the mesh has for programs, or the local device that
+    stands in for it; None where devices do not say."""
+    if isinstance(mesh, AbstractMesh):
+        return stand_in.GPU.find().memory_bytes
     found = []
     for device in mesh.devices.flat:
         if device.process_index == jax.process_index():

@@ -16,17 +16,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
 from cfp.blocks.follow_batch import follow_batch
 from cfp.cluster import Team
 from cfp.errors import PlanWarning
-from cfp.layouts import Layout, auto_mesh
+from cfp.layouts import AnyMesh, Layout, auto_mesh, real_mesh
+from cfp.links import Network
 from cfp.plan import Plan
 from cfp.plan.build import analyze_for
-from cfp.plan.evidence import Evidence, FailedProgram
+from cfp.plan.evidence import Evidence, FailedProgram, Links
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.planning.choose import Chooser, Chosen
@@ -34,7 +33,7 @@ from cfp.planning.kept import KeptPlans, key_of_plan
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
 from cfp.profile import Profile, Progress
-from cfp.profile.api import open_campaign
+from cfp.profile.api import check_network, open_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
@@ -47,7 +46,7 @@ from cfp.templates.by_name import make_templates
 def plan(
     step: Callable[..., Any],
     *args: Any,
-    mesh: Mesh,
+    mesh: AnyMesh,
     progress: Progress | bool | None = None,
     team: Team | None = None,
     **options: Unpack[Given],
@@ -73,6 +72,9 @@ def plan(
     progress       who is told what is being done; by default a line on stderr, where that is a
                    terminal; False tells nobody, True always writes to stderr
     cache_dir, isolate, effort, team   as of `cfp.profile.profile`
+    links          of a mesh that is not there (`jax.sharding.AbstractMesh`): what communication
+                   takes along each axis, {"data": "ib_400g", "model": "h200_nvlink"}. One local GPU
+                   stands in for all of them: `docs/gpus.md`.
 
     On a mesh of several processes (`jax.distributed`) every process calls this alike, and gets the
     plan; process 0 decides what is measured, and keeps it.
@@ -83,7 +85,7 @@ def plan(
 def make_plan(
     step: Callable[..., Any],
     args: tuple[Any, ...],
-    mesh: Mesh,
+    mesh: AnyMesh,
     options: Options,
     progress: Progress | bool | None = None,
     team: Team | None = None,
@@ -94,15 +96,18 @@ def make_plan(
     from cfp.report.progress import shown  # reads plans, so it is a later room
 
     budget = Budget.of(options.budget_s)
-    task = Task(step, args, auto_mesh(mesh), options)
+    network = options.network(auto_mesh(mesh))
+    check_network(mesh, network)
+    task = Task(step, args, auto_mesh(mesh), options, network)
 
     def decide(team: Team | None) -> Plan:
         with shown(progress, options.budget_s) as telling:
             if kept is None:
                 return replace(run_stages(task, budget, telling, team), mesh=mesh)
             analysis = analyze_for(step, args, task.mesh, sequence=options.sequence)
-            key = key_of_plan(analysis, task.mesh, options, team)
-            found = kept.find(key, mesh, step, analysis)
+            there = real_mesh(mesh, "cfp.jit")
+            key = key_of_plan(analysis, there, options, team)
+            found = kept.find(key, there, step, analysis)
             if found is None:
                 found = replace(run_stages(task, budget, telling, team), mesh=mesh)
                 kept.keep(key, found)
@@ -120,12 +125,13 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be planned; the mesh has Auto axes."""
+    """What is to be planned; the mesh has Auto axes, and a network where it has no devices."""
 
     step: Callable[..., Any]
     args: tuple[Any, ...]
-    mesh: Mesh
+    mesh: AnyMesh
     options: Options
+    network: Network | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,7 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         progress=telling,
         team=team,
         budget=budget.followed_by(*full_steps(options, analysed)),
+        network=task.network,
     ) as campaign:
         profile = profile_segments(task, analysed, campaign)
         telling.stage("searching")
@@ -161,8 +168,13 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         chosen = audit(task, analysed, proposals, campaign)
     evidence = gather_evidence(proposals, chosen, campaign)
     levels = campaign.machine.levels(task.mesh.axis_names)
-    notes = (*analysed.notes, *chosen.notes, *levels)
-    return replace(chosen.proposal.plan, notes=notes, evidence=evidence)
+    notes = (*analysed.notes, *chosen.notes, *levels, *stand_in_notes(campaign))
+    plan = replace(chosen.proposal.plan, notes=notes, evidence=evidence)
+    if task.network is None:
+        return plan
+    machine = campaign.machine
+    made = replace(plan.environment, platform=machine.platform, device_kind=machine.device_kind)
+    return replace(plan, environment=made)
 
 
 def analyse(task: Task) -> Analysed:
@@ -174,7 +186,7 @@ def analyse(task: Task) -> Analysed:
     notes = notes_of(analysis)
     pinned = resolve_pins(graph, mesh, options.pins or {})
     if options.outer_batch:
-        parts = mesh.devices.shape[0]
+        parts = mesh.axis_sizes[0]
         outer = tuple(follow_batch(graph, analysis.grouping, parts, "outer_batch"))
     templates = make_templates(options.beside, task.step, task.args, mesh)
     return Analysed(analysis, notes, pinned, templates, outer)
@@ -235,7 +247,28 @@ def gather_evidence(proposals: Proposals, chosen: Chosen, campaign: Campaign) ->
             FailedProgram(one.name, one.failed or "", one.key not in campaign.passing)
             for one in campaign.failures()
         ),
+        links=None
+        if campaign.network is None
+        else Links.of(campaign.network, campaign.machine.stand_ins),
     )
+
+
+def stand_in_notes(campaign: Campaign) -> list[str]:
+    """Says what was not measured of a mesh that is not there, and by what it was replaced."""
+    network, machine = campaign.network, campaign.machine
+    if network is None:
+        return []
+    kind = machine.device_kind
+    others = {link.name: link.device for link in network.links if not link.is_between(kind)}
+    notes = [
+        f"The link {name} is between {device} devices, and {kind} stood in for them: computing is "
+        "that of the one, communication that of the other."
+        for name, device in others.items()
+    ]
+    if network.unknown_errors:
+        names = ", ".join(network.unknown_errors)
+        notes.append(f"Nobody knows the error of {names}: plans that seem to differ may be level.")
+    return notes
 
 
 def notes_of(analysis: Analysis) -> tuple[str, ...]:

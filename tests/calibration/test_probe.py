@@ -8,8 +8,9 @@ import pytest
 from jax.sharding import Mesh
 
 from cfp.calibration.probe import LONG_CHAIN, Probe, chain_program
+from cfp.links.collectives import parse_collectives
+from cfp.links.hlo import mesh_axes
 from cfp.links.link import COLLECTIVES
-from cfp.plan.hlo import mesh_axes, parse_collectives
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)

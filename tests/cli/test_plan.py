@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cfp.cli import cli
-from cfp.cli.plan import factorisations
+from cfp.planning.scaling import factorisations
 from cfp.profile.measure.budget import ROUNDS
 
 TARGET = "tests.planning.project:make_step"

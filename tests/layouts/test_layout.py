@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from cfp.affine import OpMap, op_map
 from cfp.layouts import Layout, fits, halfway, local_shape, parts, to_spec, transfer, whole
-from cfp.plan.hlo import parse_collectives
+from cfp.links.collectives import parse_collectives
 from cfp.plan.pins import layout_of
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import Resharding, resharding_request

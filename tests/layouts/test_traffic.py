@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from cfp.blocks import build_blocks
 from cfp.layouts import propagate
 from cfp.layouts.traffic import Traffic, count_traffic
-from cfp.plan.hlo import parse_collectives
+from cfp.links.collectives import parse_collectives
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import lower
 from cfp.trace import trace

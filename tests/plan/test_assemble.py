@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 import cfp
 from cfp.analysis import Analysis, analyze
 from cfp.layouts.state import State
+from cfp.links.collectives import parse_collectives
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
-from cfp.plan.hlo import parse_collectives
 from cfp.profile import Option
 from cfp.profile.programs.boundary import find_interfaces
 from cfp.profile.programs.kinds import Kind, find_kinds

@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 
 from cfp import Analysis, analyze
 from cfp.layouts import Layouts
+from cfp.links.collectives import parse_collectives
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
-from cfp.plan.hlo import parse_collectives
 from cfp.profile.programs.boundary import find_interfaces
 from cfp.profile.programs.kinds import Kind, Option, find_kinds
 from cfp.profile.programs.lower import lower

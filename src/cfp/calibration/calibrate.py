@@ -25,7 +25,6 @@ from scipy.optimize import isotonic_regression
 from cfp.calibration.probe import ITEM_BYTES, Probe, probe_request
 from cfp.cluster import Team
 from cfp.errors import CfpError
-from cfp.layouts import auto_mesh
 from cfp.links import Curve, FitError, Link
 from cfp.links.file import read_links, show_file
 from cfp.links.link import COLLECTIVES, REQUIRED, Scope
@@ -71,7 +70,7 @@ def calibrate(
     on such devices. After `budget_s` seconds the links so far are returned. An axis of one
     device has no link. Every process of the mesh calls this alike, as of `profile.profile`.
     """
-    mesh = auto_mesh(mesh)
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # its axes are Auto
     if mesh.devices.size < 2:
         raise CfpError("A mesh of one device has no links: calibrate one of several.")
     platform = mesh.devices.flat[0].platform

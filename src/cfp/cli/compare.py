@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -14,12 +15,13 @@ import cfp
 from cfp import templates
 from cfp.cli.options import (
     Command,
+    any_mesh,
     cache_dir_option,
     gathered,
     json_option,
+    links_option,
     load_plan,
     measuring,
-    mesh_of,
     model_options,
     named_target,
     parse_mesh,
@@ -66,6 +68,7 @@ CFP = "cfp"  # among the names that `compare` takes: the plan that `cfp plan` ma
         help="Limits the plan made now, such as 12GiB.",
     ),
     cache_dir_option,
+    links_option,
 )
 @json_option
 @process_options
@@ -84,9 +87,10 @@ def compare(
     """Measure full steps under several plans, in turn.
 
     Every round runs every plan. Times are medians with 95 % confidence intervals. A plan is slower
-    than the fastest, ties with it (shown to be within 5 %), or is not told apart from it. TARGET as
-    of `cfp analyze`; where a plan file is among the plans it may be left out, and the mesh: they
-    are then the plan's.
+    than the fastest, ties with it (shown to be within 5 %), or is not told apart from it. With
+    --links the mesh need not be there: steps are replayed, and those that differ by less than the
+    links' own error are level. TARGET as of `cfp analyze`; where a plan file is among the plans it
+    may be left out, and the mesh: they are then the plan's.
 
     \b
         cfp compare gpt --mesh 4 --platform cpu --plans cfp,megatron,fsdp
@@ -107,8 +111,9 @@ def compare(
     if axes is None:
         raise click.UsageError("Give --mesh 2x4, or a plan file in --plans.")
     count = math.prod(axes.values())
-    with membership.joined(count, platform) as team, measuring(None, team) as progress:
-        devices = mesh_of(axes, platform)
+    joined = membership.joined(count, platform) if asked.links is None else nullcontext()
+    with joined as team, measuring(None, team) as progress:
+        devices = any_mesh(tuple(axes.values()), platform, asked.links, tuple(axes))
         step, args = load_target(target, options)
         found: dict[str, cfp.Plan | str] = {}
         for name in plans:
@@ -120,7 +125,14 @@ def compare(
             else:
                 found[name] = load_plan(name, devices)
         result = cfp.compare(
-            step, *args, mesh=devices, plans=found, rounds=rounds, progress=progress, team=team
+            step,
+            *args,
+            mesh=devices,
+            plans=found,
+            rounds=rounds,
+            progress=progress,
+            team=team,
+            links=asked.links,
         )
     if team is not None and not team.leads:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +19,10 @@ from cfp.cli.targets import choose_target
 from cfp.cluster import Team
 from cfp.cluster.join import Membership
 from cfp.cluster.launch import VARIABLES
-from cfp.devices import make_mesh
+from cfp.devices import MOST_DEVICES, absent_mesh, make_mesh
 from cfp.duration import UNITS_S as DURATION_UNITS_S
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
 from cfp.memory_size import UNITS as MEMORY_UNITS
 from cfp.plan.fields import Fields
 from cfp.plan.target import target_of
@@ -43,6 +44,21 @@ def parse_mesh(
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise click.BadParameter(f"{shown!r} is not a mesh: write 4 or 2x4.")
     return tuple(int(size) for size in re.split("[xX]", text))
+
+
+def parse_counts(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...]:
+    """Returns (8,) for `8` and (4, 8, 16) for `4,8,16`, each of them once."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
+        raise click.BadParameter(f"{text[:40]!r} is no number of devices: write 8 or 4,8,16.")
+    counts = tuple(dict.fromkeys(map(int, parts)))
+    if not all(1 <= count <= MOST_DEVICES for count in counts):
+        raise click.BadParameter(f"{text[:40]!r} is not in the range 1 to {MOST_DEVICES}.")
+    return counts
 
 
 class Command(click.Command):
@@ -136,6 +152,11 @@ platform_option = click.option(
 )
 
 
+links_option = click.option(
+    "--links",
+    help="Plan for a mesh that is not there: the link along each of its axes, such as "
+    "ib_400g,h200_nvlink, or a file. `cfp links` lists them.",
+)
 cache_dir_option = click.option(
     "--cache-dir",
     type=click.Path(),
@@ -171,12 +192,21 @@ def model_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def any_mesh(
+    shape: tuple[int, ...], platform: str | None, links: Any, names: Sequence[str] | None = None
+) -> AnyMesh:
+    """Returns a mesh of the machine's devices; with links, one that has no devices."""
+    if links is None:
+        return make_mesh(shape, platform, names)
+    return absent_mesh(shape, names)
+
+
 def mesh_of(axes: Mapping[str, int], platform: str | None) -> Mesh:
     """Returns the devices for a plan's mesh."""
     return make_mesh(tuple(axes.values()), platform, tuple(axes))
 
 
-def load_plan(path: str, mesh: Mesh, *, quiet: bool = False) -> cfp.Plan:
+def load_plan(path: str, mesh: AnyMesh, *, quiet: bool = False) -> cfp.Plan:
     """Returns the plan; where it was made elsewhere, a line on stderr says so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", cfp.PlanWarning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from rich.console import Console
 import cfp
 from cfp.cli.options import (
     Command,
+    any_mesh,
     cache_dir_option,
     gathered,
     json_option,
+    links_option,
     measuring,
     model_options,
+    parse_counts,
     parse_mesh,
     parse_names,
     parsed,
@@ -27,17 +31,18 @@ from cfp.cli.options import (
     platform_option,
     process_options,
 )
-from cfp.cli.targets import keep_target, load_target
+from cfp.cli.targets import keep_target, load_target, tokens_of
 from cfp.cluster import TeamLost
 from cfp.cluster.join import Membership
-from cfp.devices import MOST_DEVICES, make_mesh
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
+from cfp.links.file import Spec
 from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json
 from cfp.planner import make_plan
 from cfp.planning.options import AUDITED, Options
-from cfp.report import show_planned, write_page
+from cfp.planning.scaling import Scaled, meshes, scaling, step_time
+from cfp.report import show_planned, show_scaling, write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +67,35 @@ class Output:
         show_planned(best, Console(), [(one, step_time(one)) for one in found])
         click.echo(f"Wrote {out} and {report}.", err=True)
 
+    def write_scaling(self, best: Sequence[cfp.Plan], rows: Sequence[Scaled]) -> None:
+        """Hands over the best plan of every number of devices, and the table of all meshes."""
+        path = Path(self.out or "plan.json")
+        report = self.report or report_path(str(path))
+        if self.out is not None or not self.as_json:
+            for one in best:
+                one.save(path.with_name(f"{path.stem}-{one.mesh.size}{path.suffix}"))
+            write_page(best[-1], report, rows)
+        if self.as_json:
+            plans = [plan_to_json(one) for one in best]
+            table = [row.to_json() for row in rows]
+            click.echo(json.dumps({"scaling": table, "plans": plans}, indent=1))
+            return
+        console = Console()
+        show_scaling(rows, console)
+        for said in best[-1].notes:
+            console.print(said, markup=False, highlight=False)
+        names = ", ".join(f"{path.stem}-{one.mesh.size}{path.suffix}" for one in best)
+        click.echo(f"Wrote {names} and {report}.", err=True)
+
 
 @click.command(cls=Command)
 @click.argument("target")
 @click.option("--mesh", callback=parse_mesh, help="The mesh: 4, 2x4 or 2x2x2.")
 @click.option(
     "--devices",
-    type=click.IntRange(1, MOST_DEVICES),
-    help="Instead of --mesh: try every mesh of this many devices.",
+    "counts",
+    callback=parse_counts,
+    help="Instead of --mesh: try every mesh of 8 devices, or of 4,8,16,32 to see how it scales.",
 )
 @platform_option
 @gathered(
@@ -106,6 +132,7 @@ class Output:
     ),
     click.option("--exhaustive", is_flag=True, help="Measure every way to split every segment."),
     cache_dir_option,
+    links_option,
 )
 @gathered(
     "output",
@@ -127,7 +154,7 @@ class Output:
 def plan(
     target: str,
     mesh: tuple[int, ...] | None,
-    devices: int | None,
+    counts: tuple[int, ...],
     platform: str | None,
     asked: Options,
     output: Output,
@@ -146,41 +173,68 @@ def plan(
         cfp plan gpt --size small --mesh 4 --platform cpu --beside all
         cfp plan my_project.train:make_step --mesh 2x4 --memory-limit 12GiB
         cfp plan llama --size small --devices 8 --platform cpu --budget 10m
+        cfp plan llama --size 7b --mesh 2x8 --links ib_400g,h200_nvlink
+        cfp plan llama --size 7b --devices 8,16,32 --links ib_400g,h200_nvlink
     """
-    if (mesh is None) == (devices is None):
+    if (mesh is None) == (not counts):
         raise click.UsageError("Give --mesh 2x4, or --devices 8 to try every mesh of 8 devices.")
-    shapes = [mesh] if mesh is not None else factorisations(devices or 1)
-    count = math.prod(shapes[0])
-    with membership.joined(count, platform) as team, measuring(asked.budget_s, team) as progress:
-        make_mesh((count,), platform)  # all devices, before JAX starts
+    tried = _meshes_to_try(mesh, counts, asked)
+    count = max(math.prod(shape) for shape, _ in tried)
+    joined = membership.joined(count, platform) if asked.links is None else nullcontext()
+    with joined as team, measuring(asked.budget_s, team) as progress:
+        any_mesh((count,), platform, asked.links)  # all devices, before JAX starts
         step, args = load_target(target, options)
-        share = None if asked.budget_s is None else asked.budget_s / len(shapes)
-        asked = replace(asked, budget=share)
+        share = None if asked.budget_s is None else asked.budget_s / len(tried)
 
-        def make(shape: tuple[int, ...]) -> cfp.Plan:
-            return make_plan(step, args, make_mesh(shape, platform), asked, progress, team)
+        def make(shape: tuple[int, ...], links: Spec | None) -> cfp.Plan:
+            devices = any_mesh(shape, platform, links)
+            how = replace(asked, budget=share, links=links)
+            return make_plan(step, args, devices, how, progress, team)
 
-        only = len(shapes) == 1
-        found, refused = ([make(shapes[0])], []) if only else plan_meshes(shapes, make)
+        found, refused = ([make(*tried[0])], []) if len(tried) == 1 else plan_meshes(tried, make)
     if team is not None and not team.leads:
         return
     if not found:
-        raise CfpError(f"No mesh of {devices} devices has a plan. {' '.join(refused)}")
+        listed = ", ".join(map(str, counts))
+        raise CfpError(f"No mesh of {listed} devices has a plan. {' '.join(refused)}")
     for why in refused:
         click.echo(f"cfp: {why}", err=True)
-    best = replace(min(found, key=step_time), target=keep_target(target, options))
-    output.write(best, found)
+    kept = keep_target(target, options)
+    if len(counts) > 1:
+        sizes = sorted({one.mesh.size for one in found})
+        fastest = [min((p for p in found if p.mesh.size == n), key=step_time) for n in sizes]
+        rows = scaling(found, tokens_of(target, options))
+        output.write_scaling([replace(one, target=kept) for one in fastest], rows)
+    else:
+        output.write(replace(min(found, key=step_time), target=kept), found)
+
+
+def _meshes_to_try(
+    mesh: tuple[int, ...] | None, counts: Sequence[int], asked: Options
+) -> list[tuple[tuple[int, ...], Spec | None]]:
+    """Returns the meshes that are planned for, with the links of each where there are some."""
+    if mesh is not None:
+        return [(mesh, asked.links)]
+    links = None if asked.links is None else [part.strip() for part in str(asked.links).split(",")]
+    found = [one for count in counts for one in meshes(count, links)]
+    if not found:
+        raise CfpError(
+            f"The links {asked.links} make no mesh of {', '.join(map(str, counts))} devices: they "
+            "join fewer. Name a link between machines, too."
+        )
+    return [(shape, chosen if links is not None else None) for shape, chosen in found]
 
 
 def plan_meshes(
-    shapes: Sequence[tuple[int, ...]], make: Callable[[tuple[int, ...]], cfp.Plan]
+    tried: Sequence[tuple[tuple[int, ...], Spec | None]],
+    make: Callable[[tuple[int, ...], Spec | None], cfp.Plan],
 ) -> tuple[list[cfp.Plan], list[str]]:
     """Returns the plans of the meshes that have one, and why the others have none."""
     found: list[cfp.Plan] = []
     refused: list[str] = []
-    for shape in shapes:
+    for shape, links in tried:
         try:
-            found.append(make(shape))
+            found.append(make(shape, links))
         except TeamLost:
             raise
         except CfpError as error:
@@ -188,25 +242,8 @@ def plan_meshes(
     return found, refused
 
 
-def factorisations(devices: int) -> list[tuple[int, ...]]:
-    """Returns the meshes of one to three axes, none of size 1: 8 is 8, 2x4, 4x2, 2x2x2."""
-    found: list[tuple[int, ...]] = [(devices,)]
-    for a in range(2, devices // 2 + 1):
-        if devices % a == 0:
-            found += [(a, *rest) for rest in factorisations(devices // a) if len(rest) < 3]
-    return sorted(found, key=lambda shape: (len(shape), shape))
-
-
 def report_path(out: str) -> str:
     """Returns where the page goes: the one about `plans/a.json` is `plans/a.html`, so that no plan
     overwrites another's."""
     path = Path(out)
     return str(path.with_suffix(".html") if path.suffix == ".json" else f"{path}.html")
-
-
-def step_time(plan: cfp.Plan) -> float:
-    """Returns the measured seconds of a plan's step, or else the predicted ones."""
-    assert plan.evidence is not None
-    assert plan.predicted is not None
-    own = plan.evidence.own
-    return plan.predicted.time_s if own is None else own.time_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ from rich.console import Console
 import cfp
 from cfp.cli.options import (
     Command,
+    any_mesh,
     cache_dir_option,
     gathered,
     json_option,
+    links_option,
     measuring,
     mesh_option,
     model_options,
@@ -25,9 +28,9 @@ from cfp.cli.options import (
 )
 from cfp.cli.targets import load_target
 from cfp.cluster.join import Membership
-from cfp.devices import make_mesh
 from cfp.duration import parse_duration
 from cfp.memory_size import parse_memory
+from cfp.planning.options import Options
 from cfp.profile import profile as profile_step
 from cfp.report import profile_to_json, show_profile
 
@@ -42,6 +45,7 @@ class Asked:
     memory_limit: int | None
     sequence: bool
     cache_dir: str | None
+    links: str | None
 
 
 @click.command(cls=Command)
@@ -65,6 +69,7 @@ class Asked:
     ),
     click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own."),
     cache_dir_option,
+    links_option,
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @json_option
@@ -92,8 +97,9 @@ def profile(
         cfp profile my_project.train:make_step --mesh 2x4 --budget 5m --json
     """
     count = math.prod(mesh)
-    with membership.joined(count, platform) as team, measuring(asked.budget, team) as progress:
-        devices = make_mesh(mesh, platform)
+    joined = membership.joined(count, platform) if asked.links is None else nullcontext()
+    with joined as team, measuring(asked.budget, team) as progress:
+        devices = any_mesh(mesh, platform, asked.links)
         step, args = load_target(target, options)
         analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=asked.sequence)
         found = profile_step(
@@ -106,6 +112,7 @@ def profile(
             cache_dir=asked.cache_dir,
             progress=progress,
             team=team,
+            network=Options(links=asked.links).network(devices),
         )
     if team is not None and not team.leads:
         return

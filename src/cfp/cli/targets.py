@@ -51,6 +51,14 @@ def model_config(name: str, options: Mapping[str, Any]) -> models.Config:
     return models.config(name, size, **given)
 
 
+def tokens_of(name: str, options: Mapping[str, Any]) -> int | None:
+    """Returns the tokens of one step of a built-in model; nobody knows those of another target."""
+    if ":" in name:
+        return None
+    config = model_config(name, options)
+    return config.batch * config.seq
+
+
 def keep_target(name: str, options: Mapping[str, Any]) -> Target:
     """Returns what a plan keeps of a target, so that it need not be named again."""
     if ":" in name:

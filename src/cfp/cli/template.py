@@ -12,16 +12,18 @@ from rich.console import Console
 
 from cfp import templates
 from cfp.cli.options import (
+    any_mesh,
     json_option,
+    links_option,
     mesh_option,
     model_options,
     pin_option,
     platform_option,
 )
 from cfp.cli.targets import keep_target, load_target
-from cfp.devices import make_mesh
 from cfp.errors import CfpError
 from cfp.plan.file import plan_to_json
+from cfp.planning.options import Options
 from cfp.report import show_plan
 
 
@@ -36,6 +38,7 @@ from cfp.report import show_plan
     help="Where to write the plan. [default: plan.json; with --json nowhere]",
 )
 @pin_option
+@links_option
 @json_option
 @model_options
 def template(
@@ -45,12 +48,14 @@ def template(
     platform: str | None,
     out: str | None,
     pins: dict[str, Any],
+    links: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Make the plan that people copy today, compile it, and explain it.
 
-    Mesh axes are called x, y, z. TARGET is a model or module:function, as in `cfp analyze`.
+    Mesh axes are called x, y, z. With --links the mesh need not be there: then nothing is compiled.
+    TARGET is a model or module:function, as in `cfp analyze`.
 
     \b
         cfp template megatron gpt --mesh 2x4 --platform cpu --out plan.json
@@ -60,12 +65,15 @@ def template(
     if pins and "pins" not in inspect.signature(make).parameters:
         raise CfpError(f"The template {name} takes no pins: leave --pin out.")
     with Console(stderr=True).status(f"Planning {target} with {name} ...") as status:
-        devices = make_mesh(mesh, platform)
+        devices = any_mesh(mesh, platform, links)
+        Options(links=links).network(devices)  # refuses links that the mesh cannot have
         step, args = load_target(target, options)
         plan = make(step, *args, mesh=devices, **({"pins": pins} if pins else {}))
         plan = replace(plan, target=keep_target(target, options))
-        status.update(f"Compiling {target} ...")
-        collectives, memory_bytes = plan.collectives(), plan.memory_bytes()
+        collectives, memory_bytes = None, None
+        if links is None:
+            status.update(f"Compiling {target} ...")
+            collectives, memory_bytes = plan.collectives(), plan.memory_bytes()
     if out is not None or not as_json:
         plan.save(out or "plan.json")
     if as_json:

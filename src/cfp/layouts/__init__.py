@@ -1,7 +1,7 @@
 """Layouts follow from one strategy per block: this room finds one for every tensor (paper, section
 3.3)."""
 
-from cfp.layouts.constrain import Constrain, auto_mesh, sharding
+from cfp.layouts.constrain import AnyMesh, Constrain, auto_mesh, real_mesh, sharding
 from cfp.layouts.layout import (
     Entry,
     Layout,
@@ -18,6 +18,7 @@ from cfp.layouts.propagate import propagate
 from cfp.layouts.substitute import Placed, substitute
 
 __all__ = [
+    "AnyMesh",
     "Constrain",
     "Entry",
     "Layout",
@@ -29,6 +30,7 @@ __all__ = [
     "local_shape",
     "parts",
     "propagate",
+    "real_mesh",
     "sharding",
     "substitute",
     "to_spec",

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from cfp.errors import CfpError
 from cfp.layouts.layout import Layout, Layouts, to_spec
 
+AnyMesh = Mesh | AbstractMesh  # the second has no devices: some local device stands in for them
 
-def auto_mesh(mesh: Mesh) -> Mesh:
+
+def auto_mesh(mesh: AnyMesh) -> AnyMesh:
     """Returns the same devices and names with every axis left to the compiler, as constraints need
     it."""
+    if isinstance(mesh, AbstractMesh):
+        auto = (AxisType.Auto,) * len(mesh.axis_names)
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
     if not isinstance(mesh, Mesh):
         raise CfpError(
             f"`mesh` is a {type(mesh).__name__}: give a jax.sharding.Mesh, as "
@@ -23,7 +28,17 @@ def auto_mesh(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names)
 
 
-def sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
+def real_mesh(mesh: AnyMesh, what: str) -> Mesh:
+    """Returns the mesh, which must have devices: `what` needs them."""
+    if isinstance(mesh, Mesh):
+        return mesh
+    raise CfpError(
+        f"`{what}` needs the devices of the mesh, and this plan is for a mesh that is not there: "
+        "save it, and load it where they are with cfp.load(path, mesh=...)."
+    )
+
+
+def sharding(mesh: AnyMesh, layout: Layout) -> NamedSharding:
     return NamedSharding(mesh, to_spec(layout, mesh.axis_names))
 
 
@@ -31,7 +46,7 @@ def sharding(mesh: Mesh, layout: Layout) -> NamedSharding:
 class Constrain:
     """A `Touch` that constrains every tensor the layouts speak of."""
 
-    mesh: Mesh
+    mesh: AnyMesh
     layouts: Layouts
 
     def value(self, value: int, array: Any) -> Any:

@@ -5,7 +5,7 @@ Between two sizes time is a straight line, latency + bytes / bandwidth, which is
 hardware (a protocol of the library); the steps of the table are the regimes.
 
 Sizes count the tensor that the group holds together, as nccl-tests does: the local operand of a
-reduce-scatter, and the local result of every other kind. `plan.hlo.HloCollective.bytes` counts by
+reduce-scatter, and the local result of every other kind. `HloCollective.bytes` counts by
 the same rule, so that the bytes of a compiled module go into `Link.time_s` as they are.
 
 A group that is not in the table is filled in by the model of rings and trees. The time of a group

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import find_feedback
-from cfp.layouts import Layout, Layouts, Placed, substitute
+from cfp.layouts import AnyMesh, Layout, Layouts, Placed, substitute
 from cfp.plan.build import Chosen, plan_of_choices
 from cfp.plan.pins import resolve_pins
 from cfp.plan.plan import Plan
@@ -25,7 +23,7 @@ from cfp.profile.programs.kinds import Option
 def assemble_plan(
     step: Callable[..., Any],
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     interfaces: Interfaces,
     options: Sequence[Option],
     *,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType
 
 from cfp.analysis import Analysis
 from cfp.errors import CfpError
-from cfp.layouts import Constrain, Layout, Layouts, auto_mesh, sharding
+from cfp.layouts import AnyMesh, Constrain, Layout, Layouts, auto_mesh, sharding
 from cfp.trace.callbacks import Debug
 from cfp.trace.calling import Calling
 from cfp.trace.evaluate import rebuild
@@ -33,7 +33,7 @@ class Bound:
         return self.analysis.graph.calling
 
 
-def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) -> Any:
+def jit_bound(bound: Bound, mesh: AnyMesh, donate_argnums: Sequence[int] | None) -> Any:
     """Returns the step, as a function of arrays, as a `jax.jit` with the plan's shardings and
     constraints.
 
@@ -75,7 +75,7 @@ def jit_bound(bound: Bound, mesh: Mesh, donate_argnums: Sequence[int] | None) ->
     )
 
 
-def shardings(mesh: Mesh, layouts: Sequence[Layout], tree: Any) -> Any:
+def shardings(mesh: AnyMesh, layouts: Sequence[Layout], tree: Any) -> Any:
     return jax.tree.unflatten(tree, [sharding(mesh, layout) for layout in layouts])
 
 

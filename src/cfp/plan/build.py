@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from cfp.analysis import Analysis, analyze
 from cfp.blocks import Strategy
 from cfp.blocks.feedback import find_feedback
 from cfp.errors import CfpError
-from cfp.layouts import Layout, Layouts, auto_mesh, propagate
+from cfp.layouts import AnyMesh, Layout, Layouts, auto_mesh, propagate
 from cfp.layouts.state import State
 from cfp.plan.bound import Bound
 from cfp.plan.choice import choices
@@ -27,15 +26,15 @@ Chosen = tuple[tuple[Strategy, ...], State]  # a segment's strategies, one per b
 
 
 def analyze_for(
-    step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh, *, sequence: bool = False
+    step: Callable[..., Any], args: tuple[Any, ...], mesh: AnyMesh, *, sequence: bool = False
 ) -> Analysis:
-    return analyze(step, *args, mesh_shape=auto_mesh(mesh).devices.shape, sequence=sequence)
+    return analyze(step, *args, mesh_shape=auto_mesh(mesh).axis_sizes, sequence=sequence)
 
 
 def build_plan(
     step: Callable[..., Any],
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     strategies: Sequence[Strategy],
     *,
     name: str,
@@ -52,7 +51,7 @@ def build_plan(
         analysis.graph,
         analysis.grouping,
         strategies,
-        mesh.devices.shape,
+        mesh.axis_sizes,
         held=fixed,
         feedback=find_feedback(analysis.graph, analysis.grouping.parameters),
     )
@@ -64,7 +63,7 @@ def build_plan(
 def plan_of_choices(
     step: Callable[..., Any],
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     layouts: Layouts,
     chosen: Sequence[Chosen],
     *,
@@ -85,7 +84,7 @@ def plan_of_choices(
 def plan_of_layouts(
     step: Callable[..., Any],
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     layouts: Layouts,
     *,
     name: str,
@@ -111,7 +110,7 @@ def plan_of_layouts(
 def _plan(
     step: Callable[..., Any],
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     layouts: Layouts,
     *,
     name: str,
@@ -141,10 +140,10 @@ def bound_to(step: Callable[..., Any], analysis: Analysis, layouts: Layouts) -> 
     return Bound(step, args, analysis, layouts)
 
 
-def _check(analysis: Analysis, mesh: Mesh, strategies: Sequence[Strategy]) -> None:
+def _check(analysis: Analysis, mesh: AnyMesh, strategies: Sequence[Strategy]) -> None:
     """Checks that the sizes of the mesh divide the strategies: otherwise it is the caller's
     mistake."""
-    shape = mesh.devices.shape
+    shape = mesh.axis_sizes
     if len(strategies) != len(analysis.blocks):
         raise CfpError(f"{len(strategies)} strategies for {len(analysis.blocks)} blocks.")
     for block, strategy in zip(analysis.blocks, strategies, strict=True):

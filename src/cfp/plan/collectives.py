@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
-from jax.sharding import Mesh
 
 from cfp.analysis import Analysis
-from cfp.plan.hlo import HloCollective, Piece, mesh_axes, parse_collectives
+from cfp.layouts import AnyMesh
+from cfp.links.collectives import HloCollective, Piece, parse_collectives
+from cfp.links.hlo import mesh_axes
 from cfp.trace import Equation, source_line
 from cfp.trace.evaluate import equations_of
 from cfp.trace.paths import leaf_paths
@@ -74,16 +75,14 @@ class Collective:
         return "\n".join([head, *(f"  {origin.show()}" for origin in self.origins)])
 
 
-def find_collectives(text: str, analysis: Analysis, mesh: Mesh) -> tuple[Collective, ...]:
+def find_collectives(text: str, analysis: Analysis, mesh: AnyMesh) -> tuple[Collective, ...]:
     """Returns the collectives in the compiled program's text, in the order they run."""
     origins = _Origins(analysis)
-    return tuple(
-        _collective(found, origins, mesh) for found in parse_collectives(text, mesh.devices.size)
-    )
+    return tuple(_collective(found, origins, mesh) for found in parse_collectives(text, mesh.size))
 
 
-def _collective(found: HloCollective, origins: _Origins, mesh: Mesh) -> Collective:
-    axes = mesh_axes(found.groups, mesh.devices.shape, found.kind)
+def _collective(found: HloCollective, origins: _Origins, mesh: AnyMesh) -> Collective:
+    axes = mesh_axes(found.groups, mesh.axis_sizes, found.kind)
     return Collective(
         kind=found.kind,
         bytes=found.bytes,

@@ -7,13 +7,17 @@ from importlib import metadata
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh
 
+from cfp.layouts import AnyMesh
 from cfp.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
+    """Where a plan was made. Of a mesh that is not there `platform` and `device_kind` are empty, or
+    those of the device that stood in for it, and `processes` is 0."""
+
     cfp: str
     jax: str
     jaxlib: str
@@ -22,7 +26,9 @@ class Environment:
     processes: int
 
     @staticmethod
-    def of(mesh: Mesh) -> Environment:
+    def of(mesh: AnyMesh) -> Environment:
+        if isinstance(mesh, AbstractMesh):
+            return Environment(VERSION, jax.__version__, metadata.version("jaxlib"), "", "", 0)
         device = mesh.devices.flat[0]
         return Environment(
             cfp=VERSION,
@@ -39,7 +45,7 @@ class Environment:
         return [
             f"{field.name} {mine[field.name]}, here {theirs[field.name]}"
             for field in fields(self)
-            if mine[field.name] != theirs[field.name]
+            if mine[field.name] != theirs[field.name] and mine[field.name] and theirs[field.name]
         ]
 
     def to_json(self) -> dict[str, Any]:

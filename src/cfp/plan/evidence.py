@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cfp.links.network import Network
 from cfp.plan.fields import Fields
-from cfp.profile.measure.confidence import Judgement, judge
+from cfp.profile.measure.confidence import Judgement, judge, within_error
+from cfp.profile.measure.measurement import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,35 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Links:
+    """What the times of a plan were replayed with: the link along each mesh axis, by name, and the
+    largest median error of them, relative (None where nobody knows it). `stand_ins` devices stood
+    in for those of the mesh."""
+
+    by_axis: tuple[tuple[str, str], ...]
+    error: float | None
+    stand_ins: int
+
+    @staticmethod
+    def of(network: Network, stand_ins: int) -> Links:
+        names = zip(network.axes, (link.name for link in network.links), strict=True)
+        return Links(tuple(names), network.error, stand_ins)
+
+    def show(self) -> str:
+        """Returns `x over ib_400g, y over h200_nvlink, known to 2 %`."""
+        along = ", ".join(f"{axis} over {name}" for axis, name in self.by_axis)
+        known = "an error that nobody knows" if self.error is None else f"{self.error:.1%} of error"
+        return f"{along}, with {known}"
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """A full step under a plan, run in turn with others: `runs_s` has one run of each round. With
     95 % confidence their median is between `low_s` and `high_s`.
+
+    A step that was `replayed` has measured kernels and the communication of the plan's links:
+    `communication_s` in all, of which `exposed_s` has nothing computed beside it, and `error_s` is
+    what the error of the links may change.
 
     Of a step that was not measured all figures are None: `failed` says why it does not run, or
     `left_out` why it was not tried, or not to the end."""
@@ -61,6 +89,10 @@ class MeasuredStep:
     failed: str | None = None
     left_out: str | None = None
     runs_s: tuple[float, ...] = ()
+    provenance: Provenance = Provenance.MEASURED
+    communication_s: float | None = None
+    exposed_s: float | None = None
+    error_s: float = 0.0
 
     @property
     def ran(self) -> bool:
@@ -79,7 +111,11 @@ class MeasuredStep:
     def beside(self, other: MeasuredStep) -> Judgement:
         """Judges this step beside another by the rounds they share; older plans did not keep
         them."""
-        return judge(self.runs_s, other.runs_s)
+        found = judge(self.runs_s, other.runs_s)
+        error_s = max(self.error_s, other.error_s)
+        if self.measured_s is None or other.measured_s is None:
+            return found
+        return within_error(found, self.measured_s, other.measured_s, error_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +141,7 @@ class Evidence:
     predicted of them.) `seed` is that of the random values the programs ran on; `programs` were
     measured in `seconds`, `loaded` of them before; `failed` are those that do not run. `start_s` is
     what starting the step takes, as predicted: with the segments it adds up to the prediction.
+    `links` are what communication was replayed with; None where all of it was measured.
     """
 
     memory_limit_bytes: int | None
@@ -119,6 +156,7 @@ class Evidence:
     steps: tuple[MeasuredStep, ...]
     confirmed: tuple[MeasuredStep, ...]
     failed: tuple[FailedProgram, ...] = ()
+    links: Links | None = None
 
     @property
     def own(self) -> MeasuredStep | None:
@@ -153,7 +191,23 @@ class Evidence:
                 FailedProgram(entry.text("name"), entry.text("reason"), entry.flag("recorded"))
                 for entry in (fields.objects("failed") if fields.has("failed") else ())  # older
             ),
+            links=_links(fields) if fields.has("links") else None,  # older plans
         )
+
+
+def _links(fields: Fields) -> Links | None:
+    entry = fields.optional("links")
+    if entry is None:
+        return None
+    pairs = entry.data.get("by_axis")
+    texts = isinstance(pairs, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        for pair in pairs
+    )
+    if not texts:
+        raise entry.wrong("by_axis", "a list of pairs of an axis and the name of a link")
+    by_axis = tuple((axis, name) for axis, name in entry.data["by_axis"])
+    return Links(by_axis, entry.optional_number("error"), entry.integer("stand_ins"))
 
 
 def _segment(entry: Fields) -> SegmentCost:
@@ -190,4 +244,18 @@ def _step(entry: Fields) -> MeasuredStep:
         high_s=entry.number("high_s"),
         memory_bytes=entry.integer("memory_bytes"),
         runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
+        **(_replayed(entry) if entry.has("provenance") else {}),  # older plans
     )
+
+
+def _replayed(entry: Fields) -> dict[str, Any]:
+    try:
+        provenance = Provenance(entry.text("provenance"))
+    except ValueError:
+        raise entry.wrong("provenance", f"one of {', '.join(Provenance)}") from None
+    return {
+        "provenance": provenance,
+        "communication_s": entry.optional_number("communication_s"),
+        "exposed_s": entry.optional_number("exposed_s"),
+        "error_s": entry.number("error_s"),
+    }

@@ -22,10 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.errors import CfpError, PlanWarning
-from cfp.layouts import Layout, auto_mesh, to_spec
+from cfp.layouts import AnyMesh, Layout, auto_mesh, to_spec
 from cfp.layouts.state import State
 from cfp.plan.choice import BlockChoice, SegmentChoice, alike
 from cfp.plan.collectives import Collective, Origin
@@ -47,12 +45,12 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     write_whole(path, json.dumps(plan_to_json(plan), indent=1) + "\n", "plan")
 
 
-def load(path: str | os.PathLike[str], *, mesh: Mesh) -> Plan:
+def load(path: str | os.PathLike[str], *, mesh: AnyMesh) -> Plan:
     """Reads a plan for a mesh of the same axes and sizes. Warns where its environment differs."""
     auto_mesh(mesh)  # refuses what is no mesh
     document = read_document(path)
     wanted = document.mesh("mesh")
-    found = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True))
+    found = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
     if list(wanted.items()) != list(found.items()):
         raise CfpError(
             f"{path} is a plan for a mesh of {_mesh_text(wanted)}; this one is "
@@ -87,7 +85,7 @@ def read_document(path: str | os.PathLike[str]) -> Fields:
     return document
 
 
-def plan_from_json(document: Mapping[str, Any], mesh: Mesh) -> Plan:
+def plan_from_json(document: Mapping[str, Any], mesh: AnyMesh) -> Plan:
     """Returns the reverse of `plan_to_json`, on the same mesh."""
     return _plan(Fields("the plan", dict(document)), mesh)
 
@@ -166,7 +164,7 @@ def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _plan(document: Fields, mesh: Mesh) -> Plan:
+def _plan(document: Fields, mesh: AnyMesh) -> Plan:
     environment = document.object("environment")
     predicted = document.optional("predicted")
     return Plan(
@@ -209,7 +207,7 @@ def _evidence(document: Fields) -> Evidence | None:
 ENVIRONMENT_TEXTS = ("cfp", "jax", "jaxlib", "platform", "device_kind")
 
 
-def _tensors(document: Fields, name: str, mesh: Mesh) -> tuple[PlannedTensor, ...]:
+def _tensors(document: Fields, name: str, mesh: AnyMesh) -> tuple[PlannedTensor, ...]:
     found: list[PlannedTensor] = []
     for path, entry in document.object(name).entries():
         shape = tuple(entry.integers("shape"))
@@ -222,7 +220,7 @@ def _tensors(document: Fields, name: str, mesh: Mesh) -> tuple[PlannedTensor, ..
     return tuple(found)
 
 
-def _segments(document: Fields, mesh: Mesh) -> tuple[SegmentChoice, ...]:
+def _segments(document: Fields, mesh: AnyMesh) -> tuple[SegmentChoice, ...]:
     placed: dict[int, SegmentChoice] = {}
     for entry in document.objects("segments"):
         blocks: list[BlockChoice] = []
@@ -250,7 +248,7 @@ def _state(entry: Fields) -> State | None:
         raise entry.wrong("state", f"one of {known}, or null") from None
 
 
-def _value(entry: Fields, mesh: Mesh) -> PlannedValue:
+def _value(entry: Fields, mesh: AnyMesh) -> PlannedValue:
     shape = tuple(entry.integers("shape"))
     equation = entry.integer("equation")
     who = f"{entry.where}: equation {equation}"

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from cfp.errors import CfpError
-from cfp.layouts import Layout, parts
+from cfp.layouts import AnyMesh, Layout, parts
 from cfp.trace import Graph
 
 _KEY = re.compile(r"""\[['"]?([^\]'"]*)['"]?\]""")
@@ -26,7 +26,7 @@ def dotted(path: str) -> str:
     return _KEY.sub(r".\1", path)
 
 
-def resolve_pins(graph: Graph, mesh: Mesh, pins: Mapping[str, Any]) -> dict[int, Layout]:
+def resolve_pins(graph: Graph, mesh: AnyMesh, pins: Mapping[str, Any]) -> dict[int, Layout]:
     """Returns a dict: position of the argument -> the layout that a pin gives it."""
     held: dict[int, Layout] = {}
     said: dict[int, str] = {}
@@ -51,7 +51,7 @@ def resolve_pins(graph: Graph, mesh: Mesh, pins: Mapping[str, Any]) -> dict[int,
     return held
 
 
-def layout_of(spec: Any, path: str, shape: Sequence[int], mesh: Mesh, who: str) -> Layout:
+def layout_of(spec: Any, path: str, shape: Sequence[int], mesh: AnyMesh, who: str) -> Layout:
     """Returns a PartitionSpec as a layout, checked against a tensor and a mesh."""
     if isinstance(spec, NamedSharding):
         spec = spec.spec
@@ -79,7 +79,7 @@ def layout_of(spec: Any, path: str, shape: Sequence[int], mesh: Mesh, who: str) 
                 f"{who} splits dim {dim} of `{path}` over {tuple(axes)}: write {ordered}, the "
                 "order of the mesh."
             )
-    counts = parts(tuple(layout), len(shape), mesh.devices.shape)
+    counts = parts(tuple(layout), len(shape), mesh.axis_sizes)
     for dim, (size, count) in enumerate(zip(shape, counts, strict=True)):
         if size % count:
             raise CfpError(

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Sharding
 
 from cfp.errors import CfpError
-from cfp.layouts import sharding
+from cfp.layouts import AnyMesh, sharding
 from cfp.plan.tensor import PlannedTensor
 from cfp.trace.paths import leaf_paths
 from cfp.trace.runtime import without_mesh
 
 
 def place_arrays(
-    mesh: Mesh, planned: Sequence[PlannedTensor], names: Sequence[str], args: Sequence[Any]
+    mesh: AnyMesh, planned: Sequence[PlannedTensor], names: Sequence[str], args: Sequence[Any]
 ) -> tuple[Any, ...]:
     """Copies pytrees of arrays, the arguments of these names, to where the plan wants them."""
     tensors = {tensor.path: tensor for tensor in planned}

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from cfp.errors import CfpError
 from cfp.export import Rules, find_rules, make_snippet, slash_path
-from cfp.layouts import auto_mesh, to_spec
+from cfp.layouts import AnyMesh, auto_mesh, real_mesh, to_spec
 from cfp.memory_size import bytes_text
 from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
@@ -66,7 +66,7 @@ class Plan:
     """See the module's docstring. `segments` is empty where `values` says it all."""
 
     name: str
-    mesh: Mesh
+    mesh: AnyMesh
     argument_names: tuple[str, ...]
     arguments: tuple[PlannedTensor, ...]
     results: tuple[PlannedTensor, ...]
@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
-        return tuple(self.mesh.devices.shape)
+        return tuple(self.mesh.axis_sizes)
 
     @property
     def frontier(self) -> tuple[FrontierPoint, ...]:
@@ -150,6 +150,7 @@ class Plan:
         """
         from cfp.plan.planned_step import PlannedStep  # holds a plan and so imports this module
 
+        real_mesh(self.mesh, "jit")
         return PlannedStep(self, step, donate_argnums)
 
     def place(self, *args: Any) -> tuple[Any, ...]:
@@ -175,6 +176,7 @@ class Plan:
         return self._place([name], [arg])[0]
 
     def _place(self, names: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+        real_mesh(self.mesh, "place")
         calling = placing_of(names, args, {tensor.path for tensor in self.arguments})
         placed = place_arrays(self.mesh, self.arguments, names, calling.arrays(args))
         return calling.with_arrays(args, placed)
@@ -199,7 +201,7 @@ class Plan:
         """Returns the step as XLA compiled it for this plan's mesh; nothing runs."""
         bound = self.known("compiled")
         if "step" not in bound.compiled:
-            jitted = jit_bound(bound, self.mesh, None)
+            jitted = jit_bound(bound, real_mesh(self.mesh, "compiled"), None)
             with without_mesh():
                 bound.compiled["step"] = jitted.lower(*bound.args).compile()
         return bound.compiled["step"]

@@ -29,7 +29,7 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
 from cfp.errors import CfpError, PlanWarning
-from cfp.layouts import auto_mesh, sharding, whole
+from cfp.layouts import auto_mesh, real_mesh, sharding, whole
 from cfp.plan.bound import jit_bound
 from cfp.plan.place import place_arrays
 from cfp.plan.plan import Plan
@@ -121,12 +121,13 @@ def verify(step: Callable[..., Any], *args: Any, plan: Plan) -> Verified:
     Raises an error that names the worst output where they differ by more than rounding, or where
     nothing of an output is finite. Shapes in place of arrays are filled with random values.
     """
+    mesh = real_mesh(plan.mesh, "verify")
     plan = plan.bind(step, *args)
     analysis = plan.known("verify").analysis
     graph = analysis.graph
     if not find_feedback(graph, analysis.grouping.parameters):
         warnings.warn(TRAINS_NOTHING, PlanWarning, stacklevel=2)
-    return run_alone(step, args, graph, plan.mesh.devices.flat[0], plan.mesh).verify(plan)
+    return run_alone(step, args, graph, mesh.devices.flat[0], mesh).verify(plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,8 +186,9 @@ def run_alone(
     with contextlib.ExitStack() as stack:
         stack.enter_context(without_mesh())
         if graph.own_constraints and mesh is not None:
-            stack.enter_context(jax.set_mesh(auto_mesh(mesh)))
-            where = sharding(auto_mesh(mesh), whole(len(mesh.axis_names)))
+            auto = real_mesh(auto_mesh(mesh), "verify")
+            stack.enter_context(jax.set_mesh(auto))
+            where = sharding(auto, whole(len(mesh.axis_names)))
         given = jax.device_put(fill(graph, args), where)
         moved = [run(move(graph, given, seed)) for seed in range(RUNS)]
         expected = run(given)

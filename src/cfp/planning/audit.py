@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cfp.analysis import Analysis
 from cfp.layouts import Layouts, auto_mesh
@@ -15,7 +16,7 @@ from cfp.profile.measure.budget import CHOOSING_S
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.confidence import EQUIVALENT, Verdict, median_interval
 from cfp.profile.measure.full_step import ALONE, confirm_steps, measure_steps
-from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.measurement import Measurement, Provenance
 
 NO_TIME = "the budget left no time for it"
 FAR = 1.5  # times the mesh's step: one device that takes so much longer is clearly slower
@@ -26,7 +27,7 @@ def audit(campaign: Campaign, plans: Mapping[str, Plan]) -> dict[str, MeasuredSt
     step. Those that a deadline leaves no time for are left out."""
     mesh = auto_mesh(next(iter(plans.values())).mesh)
     found = measure_steps(campaign, mesh, _steps(plans), enough_s=CHOOSING_S)
-    return {name: _step(name, found.get(name), plan) for name, plan in plans.items()}
+    return _audited(campaign, found, plans)
 
 
 def confirm(
@@ -40,11 +41,18 @@ def confirm(
     why_not = _why_not_alone(first, takes_s, limit, shared=campaign.machine.platform == "cpu")
     alone_s = None if why_not is not None or mesh.size == 1 else FAR * takes_s
     found = confirm_steps(campaign, mesh, _steps(plans), alone_s=alone_s)
-    steps = {name: _step(name, found.get(name), plan) for name, plan in plans.items()}
+    steps = _audited(campaign, found, plans)
     if mesh.size > 1:
         alone = MeasuredStep(ALONE, None, left_out=why_not)
         steps[ALONE] = alone if why_not is not None else _alone(found.get(ALONE), limit)
     return steps
+
+
+def _audited(
+    campaign: Campaign, found: Mapping[str, Measurement], plans: Mapping[str, Plan]
+) -> dict[str, MeasuredStep]:
+    error = 0.0 if campaign.network is None else campaign.network.error or 0.0
+    return {name: _step(name, found.get(name), plan, error) for name, plan in plans.items()}
 
 
 def what_they_show(
@@ -56,6 +64,7 @@ def what_they_show(
         Verdict.FASTER: "Faster than this plan",
         Verdict.TIE: f"As fast, within {EQUIVALENT - 1:.0%}",
         Verdict.UNTOLD: "Not told apart from this plan",
+        Verdict.LEVEL: "Level with this plan, within the error of the links",
     }
     named: dict[Verdict, list[str]] = {verdict: [] for verdict in words}
     for measured in (steps, confirmed):
@@ -106,7 +115,10 @@ def _steps(plans: Mapping[str, Plan]) -> dict[str, tuple[Analysis, Layouts]]:
     return {name: (bound.analysis, bound.layouts) for name, bound in bounds.items()}
 
 
-def _step(name: str, found: Measurement | None, plan: Plan | None) -> MeasuredStep:
+def _step(
+    name: str, found: Measurement | None, plan: Plan | None, error: float = 0.0
+) -> MeasuredStep:
+    """Returns a measured step; `error` is that of the links, relative."""
     predicted = None if plan is None else plan.predicted
     predicted_s = None if predicted is None else predicted.time_s
     if found is None:
@@ -115,5 +127,16 @@ def _step(name: str, found: Measurement | None, plan: Plan | None) -> MeasuredSt
         return MeasuredStep(name, predicted_s, failed=found.failed or "no memory figure")
     runs_s = tuple(run_s / found.drift for run_s in found.runs_s)
     low_s, high_s = median_interval(runs_s)
-    needs = found.memory.total_bytes
-    return MeasuredStep(name, predicted_s, found.usual_s, low_s, high_s, needs, runs_s=runs_s)
+    step = MeasuredStep(
+        name, predicted_s, found.usual_s, low_s, high_s, found.memory.total_bytes, runs_s=runs_s
+    )
+    if found.provenance is not Provenance.REPLAYED:
+        return step
+    sent_s = found.communication_s / found.drift
+    return replace(
+        step,
+        provenance=found.provenance,
+        communication_s=sent_s,
+        exposed_s=found.exposed_s / found.drift,
+        error_s=error * sent_s,
+    )

@@ -151,7 +151,8 @@ class Chooser:
                     return
         best = proposals[0]
         needs = None
-        if self.limit is not None and self.campaign.budget.compiles():
+        here = self.campaign.network is None  # else only the worker can compile it
+        if here and self.limit is not None and self.campaign.budget.compiles():
             needs = best.plan.memory_bytes()
         self._tried[best.point.choice] = _Tried(best, None, needs)
 

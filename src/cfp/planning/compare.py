@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-from jax.sharding import Mesh
 
 from cfp.cluster import Team
 from cfp.cluster.wire import decode, encode
 from cfp.errors import CfpError
-from cfp.layouts import auto_mesh
+from cfp.layouts import AnyMesh, auto_mesh
+from cfp.links.file import Spec
 from cfp.plan import Plan
+from cfp.plan.evidence import Links
+from cfp.planning.options import Options
 from cfp.profile import Effort, Progress
-from cfp.profile.api import open_campaign
+from cfp.profile.api import check_network, open_campaign
 from cfp.profile.measure.budget import ROUNDS
-from cfp.profile.measure.confidence import Verdict, judge, median_interval
+from cfp.profile.measure.confidence import Verdict, judge, median_interval, within_error
 from cfp.profile.measure.full_step import measure_steps
-from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.measurement import Measurement, Provenance
 from cfp.profile.runners.scratch import scratch_folder
 from cfp.profile.runners.shared_decision import decide_together
 
@@ -35,7 +36,7 @@ class ComparedPlan:
     """`runs_s` are one of each round. `ratio` is to the fastest plan, `verdict` what it shows;
     `ratio_low` and `ratio_high` are None where rounds are too few to bound it. `compute_s` and
     `communication_s` are None where the profiler did not tell. `failed` says why a plan did not
-    run; then nothing else is known."""
+    run; then nothing else is known. `predicted_s` is what a plan expects of itself."""
 
     name: str
     time_s: float = 0.0
@@ -50,6 +51,8 @@ class ComparedPlan:
     failed: str | None = None
     verdict: Verdict = Verdict.UNTOLD
     runs_s: tuple[float, ...] = ()
+    provenance: Provenance = Provenance.MEASURED
+    predicted_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data; a plan that did not run has null for all but its name and the
@@ -61,35 +64,42 @@ class ComparedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Fastest first; those that did not run last."""
+    """Fastest first; those that did not run last. `links` are what steps were replayed with, on a
+    mesh that is not there."""
 
     rounds: int
     plans: tuple[ComparedPlan, ...]
+    links: Links | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"rounds": self.rounds, "plans": [one.to_json() for one in self.plans]}
+        links = None if self.links is None else asdict(self.links)
+        plans = [one.to_json() for one in self.plans]
+        return {"rounds": self.rounds, "links": links, "plans": plans}
 
 
 def compare(
     step: Callable[..., Any],
     *args: Any,
-    mesh: Mesh,
+    mesh: AnyMesh,
     plans: Mapping[str, Plan | str],
     rounds: int = ROUNDS,
     isolate: bool | None = None,
     progress: Progress | bool | None = None,
     team: Team | None = None,
+    links: Spec | None = None,
 ) -> Comparison:
     """Measures the step under every plan, afresh. Text in place of a plan says why there is none.
 
     On a mesh of several processes every process calls this alike; `progress` and `team` as of
-    `cfp.plan`.
+    `cfp.plan`, and so are the `links` of a mesh that is not there, on which steps are replayed.
 
     >>> cfp.compare(step, *args, mesh=mesh, plans={"ours": plan, "fsdp": fsdp_plan})
     """
     from cfp.report.progress import shown  # reads comparisons, so it is a later room
 
     mesh = auto_mesh(mesh)
+    network = Options(links=links).network(mesh)
+    check_network(mesh, network)
     if rounds < 1:
         raise CfpError(f"`rounds` is {rounds}: give one or more.")
     bound: dict[str, Plan] = {}
@@ -111,12 +121,21 @@ def compare(
             shown(progress) as telling,
             scratch_folder("compare") as folder,
             open_campaign(
-                mesh, cache_dir=folder, isolate=isolate, effort=effort, progress=telling, team=team
+                mesh,
+                cache_dir=folder,
+                isolate=isolate,
+                effort=effort,
+                progress=telling,
+                team=team,
+                network=network,
             ) as campaign,
         ):
             found = measure_steps(campaign, mesh, steps)
+            used = None if network is None else Links.of(network, campaign.machine.stand_ins)
         failed = [ComparedPlan(n, failed=why) for n, why in plans.items() if isinstance(why, str)]
-        return Comparison(rounds, (*_ranked(found), *failed))
+        ranked = _ranked(found, 0.0 if network is None else network.error or 0.0)
+        said = [replace(one, predicted_s=_predicted_s(bound[one.name])) for one in ranked]
+        return Comparison(rounds, (*said, *failed), used)
 
     found: Comparison = decide_together(
         mesh,
@@ -133,16 +152,22 @@ def _bounds(plans: Mapping[str, Plan]) -> dict[str, Any]:
     return {name: plan.known("compare") for name, plan in plans.items()}
 
 
-def _ranked(found: Mapping[str, Measurement]) -> list[ComparedPlan]:
+def _predicted_s(plan: Plan) -> float | None:
+    return None if plan.predicted is None else plan.predicted.time_s
+
+
+def _ranked(found: Mapping[str, Measurement], error: float) -> list[ComparedPlan]:
+    """Returns the plans that ran, fastest first, and the others; `error` is that of the links."""
     ran = [name for name, one in found.items() if one.failed is None]
     ran.sort(key=lambda name: statistics.median(found[name].runs_s))
-    rows = [_compared(name, found[name], found[ran[0]]) for name in ran]
+    rows = [_compared(name, found[name], found[ran[0]], error) for name in ran]
     failed = [(name, one.failed) for name, one in found.items() if one.failed is not None]
     return rows + [ComparedPlan(name, failed=why) for name, why in failed]
 
 
-def _compared(name: str, one: Measurement, best: Measurement) -> ComparedPlan:
-    found = judge(one.runs_s, best.runs_s)
+def _compared(name: str, one: Measurement, best: Measurement, error: float) -> ComparedPlan:
+    error_s = error * max(one.communication_s, best.communication_s)
+    found = within_error(judge(one.runs_s, best.runs_s), one.usual_s, best.usual_s, error_s)
     assert found.ratio is not None
     low_s, high_s = median_interval(one.runs_s)
     shares = one.split()
@@ -159,4 +184,5 @@ def _compared(name: str, one: Measurement, best: Measurement) -> ComparedPlan:
         memory_bytes=0 if one.memory is None else one.memory.total_bytes,
         verdict=found.verdict,
         runs_s=one.runs_s,
+        provenance=one.provenance,
     )

@@ -26,7 +26,6 @@ from jax.sharding import Mesh
 from cfp.analysis import Analysis
 from cfp.cluster import Team
 from cfp.errors import CfpError, PlanWarning
-from cfp.layouts import auto_mesh
 from cfp.plan import Plan, load
 from cfp.plan.bind import bind_analysed
 from cfp.plan.file import VERSION as PLAN_VERSION
@@ -43,7 +42,7 @@ FORMAT = 1  # raise it when the same key would stand for another question
 def key_of_plan(analysis: Analysis, mesh: Mesh, options: Options, team: Team | None) -> str:
     """Returns the name under which the plan of a step is kept: the question that it answers."""
     graph = analysis.graph
-    machine = Machine.of(auto_mesh(mesh))
+    machine = Machine.of(mesh)
     if team is not None:
         machine = machine.on(mesh, team.host_numbers())
     asked = {

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from jax.sharding import Mesh
-
 from cfp.devices import memory_bytes
 from cfp.duration import parse_duration
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
+from cfp.links import Network, find_links
+from cfp.links.file import Spec
 from cfp.memory_size import parse_memory
 from cfp.profile import Effort
 from cfp.profile.measure.budget import Budget
@@ -34,6 +35,7 @@ class Given(TypedDict, total=False):
     cache_dir: str | os.PathLike[str] | None
     isolate: bool | None
     effort: Effort | None
+    links: Spec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     isolate: bool | None = None
     effort: Effort | None = None
+    links: Spec | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.beside, str):
@@ -71,12 +74,19 @@ class Options:
         """Returns how many predictions are run as full steps."""
         return AUDITED if self.audit is True else int(self.audit)
 
-    def limit_bytes(self, mesh: Mesh) -> int | None:
+    def limit_bytes(self, mesh: AnyMesh) -> int | None:
         """Returns what the user allows, else what the devices have less a margin, else no limit."""
         if self._given_bytes is not None:
             return self._given_bytes
         there = memory_bytes(mesh)
         return None if there is None else int(there * (1 - MARGIN))
+
+    def network(self, mesh: AnyMesh) -> Network | None:
+        """Returns the links along the axes of the mesh, where some are given."""
+        if self.links is None:
+            return None
+        axes = {str(name): int(size) for name, size in mesh.shape.items()}
+        return find_links(self.links, axes)
 
     @property
     def _given_bytes(self) -> int | None:

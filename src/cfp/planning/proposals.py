@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, zip_longest
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.errors import CfpError
-from cfp.layouts import Layout
+from cfp.layouts import AnyMesh, Layout
 from cfp.plan import Plan, Predicted
 from cfp.plan.assemble import assemble_plan
 from cfp.plan.evidence import FrontierPoint, SegmentCost
@@ -44,7 +42,7 @@ class Proposals:
         self,
         step: Callable[..., Any],
         analysis: Analysis,
-        mesh: Mesh,
+        mesh: AnyMesh,
         profile: Profile,
         *,
         pins: Mapping[str, Any],

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from cfp.analysis import Analysis
 from cfp.cluster import Team
 from cfp.errors import CfpError
-from cfp.layouts import auto_mesh
+from cfp.layouts import AnyMesh, auto_mesh
+from cfp.links.network import Network
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
@@ -24,17 +25,19 @@ from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile, pack_profile, unpack_profile
 from cfp.profile.profiler import measure_segments, new_campaign
 from cfp.profile.programs.machine import Machine
+from cfp.profile.runners import stand_in
 from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.runner import Runner
 from cfp.profile.runners.shared_decision import can_isolate, decide_together, open_runner
+from cfp.profile.runners.stand_in import LocalDevices, stand_in_runner
 from cfp.profile.runners.team_runner import TeamRunner
 from cfp.trace.runtime import without_mesh
 
 
 def profile(
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     *,
     budget_s: float | None = None,
     exhaustive: bool = False,
@@ -45,6 +48,7 @@ def profile(
     effort: Effort | None = None,
     progress: Progress | None = None,
     team: Team | None = None,
+    network: Network | None = None,
 ) -> Profile:
     """Measures the segments of a step on the devices of a mesh, and what lies between them.
 
@@ -59,6 +63,9 @@ def profile(
 
     On a mesh of several processes every process calls this alike; process 0 decides, and has the
     store. `team` is those processes where they have met before (`cfp.cluster.rendezvous`).
+
+    A `jax.sharding.AbstractMesh` has no devices: local ones stand in for them, and communication is
+    replayed on the `network` (`cfp.links.find_links`).
     """
     mesh = auto_mesh(mesh)
     _check(analysis, mesh)
@@ -74,6 +81,7 @@ def profile(
             progress=progress,
             team=team,
             budget=budget,
+            network=network,
         ) as campaign:
             return measure_segments(campaign, analysis, mesh, scope)
 
@@ -89,7 +97,7 @@ def profile(
 
 @contextmanager
 def open_campaign(
-    mesh: Mesh,
+    mesh: AnyMesh,
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     isolate: bool | None = None,
@@ -97,6 +105,7 @@ def open_campaign(
     progress: Progress | None = None,
     team: Team | None = None,
     budget: Budget | None = None,
+    network: Network | None = None,
 ) -> Iterator[Campaign]:
     """Opens the store and a runner for the devices of a mesh, to measure segments and full steps
     with.
@@ -105,30 +114,56 @@ def open_campaign(
     it is open, no mesh of `jax.set_mesh` is in force: programs have their own."""
     progress = progress or Progress()
     budget = budget or Budget.of(None)
-    runner: Runner
-    if team is not None:
-        runner = TeamRunner(team, functools.partial(open_runner, team, mesh, isolate))
-    elif can_isolate(mesh) if isolate is None else isolate:
-        runner = ProcessRunner(mesh)
-    else:
-        runner = InProcessRunner(mesh)
+    check_network(mesh, network)
+    local = stand_in.GPU.find() if isinstance(mesh, AbstractMesh) else None
+    runner = _runner(mesh, local, team, isolate)
     runner.ends = budget.ends
     try:
         with without_mesh(), Store.open(cache_dir, budget.ends) as store:
-            machine = Machine.of(mesh)
-            if team is not None:
+            machine = Machine.of(mesh, local)
+            if team is not None and isinstance(mesh, Mesh):
                 progress.stage("measuring the network")
                 machine = machine.on(mesh, team.host_numbers())
-                network = find_network(runner, store, machine, mesh)
-                machine = replace(machine, network=network)
-            yield new_campaign(machine, runner, store, effort or USUAL, progress, budget)
+                found = find_network(runner, store, machine, mesh)
+                machine = replace(machine, network=found)
+            effort = effort or USUAL
+            yield new_campaign(machine, runner, store, effort, progress, budget, network)
     finally:
         runner.close()
 
 
-def _check(analysis: Analysis, mesh: Mesh) -> None:
-    if analysis.mesh_shape != mesh.devices.shape:
+def _runner(
+    mesh: AnyMesh, local: LocalDevices | None, team: Team | None, isolate: bool | None
+) -> Runner:
+    """Returns what runs programs: stand-ins, all processes of a team, a worker, or this process."""
+    if isinstance(mesh, AbstractMesh):
+        assert local is not None
+        return stand_in_runner(stand_in.GPU, local, mesh)
+    if team is not None:
+        return TeamRunner(team, functools.partial(open_runner, team, mesh, isolate))
+    if can_isolate(mesh) if isolate is None else isolate:
+        return ProcessRunner(mesh)
+    return InProcessRunner(mesh)
+
+
+def check_network(mesh: AnyMesh, network: Network | None) -> None:
+    """Refuses a mesh without devices that has no links, and links for a mesh that is measured."""
+    if isinstance(mesh, AbstractMesh) and network is None:
+        raise CfpError(
+            "A mesh that is not there needs `links`, which say what communication takes: name one "
+            f"for each of its axes, {', '.join(map(str, mesh.axis_names))} (`cfp links` lists "
+            "them)."
+        )
+    if isinstance(mesh, Mesh) and network is not None:
+        raise CfpError(
+            "`links` are for a mesh that is not there: the devices of this one are measured. Leave "
+            "them out, or give a jax.sharding.AbstractMesh."
+        )
+
+
+def _check(analysis: Analysis, mesh: AnyMesh) -> None:
+    if analysis.mesh_shape != mesh.axis_sizes:
         raise CfpError(
             f"The step was analysed for a mesh of {analysis.mesh_shape}, not "
-            f"{mesh.devices.shape}: analyse it for this mesh."
+            f"{mesh.axis_sizes}: analyse it for this mesh."
         )

@@ -18,12 +18,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
-from cfp.layouts import Layout, Layouts
+from cfp.layouts import AnyMesh, Layout, Layouts
 from cfp.layouts.state import State
+from cfp.links.network import Network
 from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
 from cfp.profile.explore.scope import Scope
@@ -64,14 +63,17 @@ def new_campaign(
     effort: Effort,
     progress: Progress,
     budget: Budget,
+    network: Network | None = None,
 ) -> Campaign:
     """Returns a campaign for programs on this machine; the runner learns when the budget ends."""
     overlap = machine.platform != "cpu"
     runner.ends = budget.ends
-    return Campaign(runner, store, machine, effort, progress, overlap, budget)
+    return Campaign(runner, store, machine, effort, progress, overlap, budget, network)
 
 
-def measure_segments(campaign: Campaign, analysis: Analysis, mesh: Mesh, scope: Scope) -> Profile:
+def measure_segments(
+    campaign: Campaign, analysis: Analysis, mesh: AnyMesh, scope: Scope
+) -> Profile:
     """Measures with a campaign that may have measured other things before. Its overhead and anchor
     are set, and its budget learns what a full step takes."""
     check_callbacks(analysis.graph)
@@ -81,7 +83,7 @@ def measure_segments(campaign: Campaign, analysis: Analysis, mesh: Mesh, scope: 
 @dataclass
 class _Profiler:
     analysis: Analysis
-    mesh: Mesh
+    mesh: AnyMesh
     campaign: Campaign
     scope: Scope
     missing: list[str] = field(default_factory=list)
@@ -130,8 +132,9 @@ class _Profiler:
         self.campaign.outlook.later = after
 
     def _overhead(self) -> None:
-        few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
-        self.campaign.set_overhead(few, many)
+        if self.campaign.network is None:  # else the device's own time counts, without the host's
+            few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
+            self.campaign.set_overhead(few, many)
         largest = max(self.kinds, key=_work)
         self.campaign.set_anchor(self.ledger.ask(largest, _first(largest))[0])
 

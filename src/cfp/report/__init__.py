@@ -7,6 +7,7 @@ from cfp.report.plan import plan_text, show_plan
 from cfp.report.planned import show_planned
 from cfp.report.profile import profile_to_json, show_profile
 from cfp.report.progress import TerminalProgress
+from cfp.report.scaling import show_scaling
 
 __all__ = [
     "TerminalProgress",
@@ -18,5 +19,6 @@ __all__ = [
     "show_plan",
     "show_planned",
     "show_profile",
+    "show_scaling",
     "write_page",
 ]

@@ -10,13 +10,14 @@ from rich.console import Console
 
 from cfp.memory_size import bytes_text
 from cfp.planning.compare import Comparison
-from cfp.report.text import add_row, new_table, part_text, range_text, time_text
+from cfp.report.text import add_row, line, new_table, part_text, range_text, time_text
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Prints the measured plans, fastest first, and then those that do not run."""
+    replayed = "replayed, " if comparison.links else ""
     table = new_table(
-        f"Full steps, {comparison.rounds} rounds of every plan (+-: 95 % interval)",
+        f"Full steps, {replayed}{comparison.rounds} rounds of every plan (+-: 95 % interval)",
         "plan",
         "median",
         "+-",
@@ -47,9 +48,29 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             bytes_text(one.memory_bytes),
         )
     console.print(table)
+    for said in _predictions(comparison, labels):
+        console.print(line(said))
+    if comparison.links is not None:
+        console.print(
+            line(
+                "Nothing ran on this mesh: computing was measured on "
+                f"{comparison.links.stand_ins} device that stood in, and communication is replayed "
+                f"with links: {comparison.links.show()}."
+            )
+        )
     for one in comparison.plans:
         if one.failed is not None:
             console.print(f"{one.name} does not run: {one.failed}", markup=False, highlight=False)
+
+
+def _predictions(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    """Says of every plan that predicted its time how far that was off."""
+    return [
+        f"{label}: predicted {time_text(one.predicted_s)} "
+        f"({one.predicted_s / one.time_s - 1:+.1%}), {one.provenance} {time_text(one.time_s)}."
+        for one, label in zip(comparison.plans, labels, strict=True)
+        if one.failed is None and one.predicted_s is not None and one.time_s > 0
+    ]
 
 
 def _labels(names: Sequence[str]) -> list[str]:

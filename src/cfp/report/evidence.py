@@ -12,6 +12,7 @@ from cfp.blocks import legend
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence, FailedProgram, FrontierPoint, MeasuredStep, SegmentCost
+from cfp.profile.measure.measurement import Provenance
 from cfp.report.text import (
     add_row,
     line,
@@ -39,7 +40,7 @@ def show_evidence(plan: Plan, console: Console) -> None:
     for title, steps in measured_steps(evidence):
         rows = step_rows(steps)
         if any(row.why_not is None for row in rows):
-            console.print(_steps_table(f"{title} ({COLUMNS})", rows))
+            console.print(_steps_table(f"{title} ({COLUMNS})", how_known(evidence), rows))
         for row in rows:
             if row.why_not is not None:
                 console.print(line(f"{row.name} {row.why_not}"))
@@ -62,16 +63,40 @@ def evidence_lines(plan: Plan, evidence: Evidence) -> list[str]:
             "The search rounds memory up: no plan that needs "
             f"{bytes_text(evidence.slack_bytes)} less than the limit is missed."
         )
+    said += _replayed_lines(plan, evidence)
     step, predicted = evidence.own, plan.predicted
     if step is not None and predicted is not None:
         off = predicted.time_s / step.time_s - 1
         fresh = "" if step in evidence.confirmed else ", in the rounds that decided the choice"
         said.append(
-            f"Measured: {time_text(step.time_s)} a step{fresh} (predicted "
+            f"{step.provenance.capitalize()}: {time_text(step.time_s)} a step{fresh} (predicted "
             f"{time_text(predicted.time_s)}, {off:+.1%}), {bytes_text(step.memory_bytes or 0)} on "
             f"each device (predicted {bytes_text(predicted.memory_bytes)})."
         )
+        if step.communication_s is not None and step.exposed_s is not None:
+            said.append(
+                f"Communication takes {time_text(step.communication_s)} of the replayed step, and "
+                f"{time_text(step.exposed_s)} of that has nothing computed beside it. The error of "
+                f"the links may change the step by {time_text(step.error_s)}."
+            )
     return [*said, *_failed_lines(evidence.failed)]
+
+
+def how_known(evidence: Evidence) -> Provenance:
+    """Returns how the times of full steps came to be known."""
+    return Provenance.MEASURED if evidence.links is None else Provenance.REPLAYED
+
+
+def _replayed_lines(plan: Plan, evidence: Evidence) -> list[str]:
+    """Says what was measured of a mesh that is not there, and what was not."""
+    links = evidence.links
+    if links is None:
+        return []
+    return [
+        f"Nothing ran on this mesh: {links.stand_ins} {plan.environment.device_kind} stood in for "
+        f"its {plan.mesh.size} devices. Computing and memory were measured; communication was not, "
+        f"and is replayed with links: {links.show()}."
+    ]
 
 
 def _failed_lines(failed: Sequence[FailedProgram]) -> list[str]:
@@ -175,9 +200,9 @@ class StepRow:
 
 
 def measured_steps(evidence: Evidence) -> list[tuple[str, Sequence[MeasuredStep]]]:
-    """Returns the sets of full steps that were measured, each with a title."""
+    """Returns the sets of full steps that were measured or replayed, each with a title."""
     found = (
-        ("Full steps measured on fresh rounds", evidence.confirmed),
+        (f"Full steps {how_known(evidence)} on fresh rounds", evidence.confirmed),
         ("Full steps that decided the choice", evidence.steps),
     )
     return [(title, steps) for title, steps in found if steps]
@@ -189,6 +214,8 @@ def step_rows(steps: Sequence[MeasuredStep]) -> list[StepRow]:
     rows = []
     for step in sorted(steps, key=lambda step: (not step.ran, step.measured_s or 0.0)):
         name = f"{step.name}, chosen" if step is own else step.name
+        if step.ran and own.ran and step.provenance is not own.provenance:
+            name = f"{name} ({step.provenance})"
         if not step.ran:
             rows.append(StepRow(name, step is own, why_not=step.why_not()))
             continue
@@ -221,8 +248,8 @@ def _beside(step: MeasuredStep, own: MeasuredStep) -> tuple[str, str]:
     return f"{found.ratio:.2f}x", str(found.verdict)
 
 
-def _steps_table(title: str, rows: Sequence[StepRow]) -> Table:
-    columns = ("predicted", "measured", "+-", "memory", "ratio", "verdict")
+def _steps_table(title: str, how: Provenance, rows: Sequence[StepRow]) -> Table:
+    columns = ("predicted", str(how), "+-", "memory", "ratio", "verdict")
     table = new_table(title, "plan", *columns)
     _right(table, 1)
     table.columns[-1].justify = "left"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -11,13 +12,16 @@ from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence, FrontierPoint
+from cfp.planning.scaling import Scaled
 from cfp.report.evidence import (
     evidence_lines,
+    how_known,
     measured_steps,
     segment_rows,
     splits_legend,
     step_rows,
 )
+from cfp.report.scaling import scaling_rows
 from cfp.report.text import shape_text, spec_text, time_text
 from cfp.writing import write_whole
 
@@ -28,12 +32,13 @@ WIDTH, HEIGHT, EDGE = (
 )  # the frontier's drawing in pixels; its points keep off the edge
 
 
-def write_page(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Writes the page about a plan that was planned."""
-    write_whole(path, render_page(plan), "report")
+def write_page(plan: Plan, path: str | os.PathLike[str], scaling: Sequence[Scaled] = ()) -> None:
+    """Writes the page about a plan that was planned; `scaling` are plans of other numbers of
+    devices, to show beside it."""
+    write_whole(path, render_page(plan, scaling), "report")
 
 
-def render_page(plan: Plan) -> str:
+def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
     evidence = plan.evidence
     if evidence is None:
         raise CfpError(f"The plan `{plan.name}` was not planned by cfp: there is no report of it.")
@@ -48,6 +53,7 @@ def render_page(plan: Plan) -> str:
         mesh=", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items()),
         environment=plan.environment,
         lines=evidence_lines(plan, evidence),
+        how=how_known(evidence),
         segments=_segments(evidence),
         untold=any(segment.communication_s is None for segment in evidence.segments),
         legend=splits_legend(evidence),
@@ -58,7 +64,32 @@ def render_page(plan: Plan) -> str:
             for t in plan.arguments
         ],
         evidence=evidence,
+        scaling=scaling_rows(scaling),
+        speeds=_speeds(scaling),
     )
+
+
+def _speeds(scaling: Sequence[Scaled]) -> dict[str, Any] | None:
+    """Returns the drawing of the steps per second of the best plans against the number of devices,
+    beside what the same speed of each device would give."""
+    best = [row for row in scaling if row.best]
+    if len(best) < 2:
+        return None
+    most = best[-1].devices
+    ideal = most / best[0].devices / best[0].time_s
+    top = max(ideal, *(1 / row.time_s for row in best))
+
+    def place(devices: float, per_s: float) -> str:
+        x = EDGE + (WIDTH - 2 * EDGE) * devices / most
+        return f"{x:.1f},{HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * per_s / top:.1f}"
+
+    return {
+        "size": f"{WIDTH:g} {HEIGHT:g}",
+        "line": " ".join(place(row.devices, 1 / row.time_s) for row in best),
+        "ideal": f"{place(0, 0)} {place(most, ideal)}",
+        "top": f"{top:.3g} steps/s",
+        "most": f"{most} devices",
+    }
 
 
 def _segments(evidence: Evidence) -> list[dict[str, Any]]:

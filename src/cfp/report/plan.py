@@ -98,9 +98,10 @@ def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
     same = made.device_kind.lower() == made.platform.lower()
     devices = made.platform if same else f"{made.device_kind} ({made.platform})"
     hosts = f", {made.processes} processes" if made.processes > 1 else ""
+    where = f"on {devices}{hosts}" if made.platform else "without devices"
     lines = [
         f"{plan.name}: a plan for a mesh of {axes}.",
-        f"Made on {devices}{hosts} with jax {made.jax} and cfp {made.cfp}.",
+        f"Made {where} with jax {made.jax} and cfp {made.cfp}.",
     ]
     if plan.target is not None:
         lines.insert(1, f"It is for `{plan.target.show()}`.")
@@ -110,7 +111,9 @@ def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
             parts = f"how much of it is communicating: {NOT_MEASURED}"
         else:
             compute, sent = map(time_text, (cost.compute_s, cost.communication_s))
-            parts = f"{compute} computing, {sent} communicating"
+            replayed = plan.evidence is not None and plan.evidence.links is not None
+            beside = ", by links, with nothing computed beside it" if replayed else ""
+            parts = f"{compute} computing, {sent} communicating{beside}"
         lines.append(
             f"Predicted: {time_text(cost.time_s)} a step ({parts}), "
             f"{bytes_text(cost.memory_bytes)} on each device."

@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import find_feedback
-from cfp.layouts import Layouts
+from cfp.layouts import AnyMesh, Layouts
 from cfp.plan import Plan, plan_of_layouts
 from cfp.plan.build import analyze_for
 from cfp.plan.pins import resolve_pins
@@ -24,7 +22,7 @@ from cfp.templates.alpa_ilp import AlpaOptions, solve_alpa
 def alpa(
     step: Callable[..., Any],
     *args: Any,
-    mesh: Mesh,
+    mesh: AnyMesh,
     pins: Mapping[str, Any] | None = None,
     options: AlpaOptions | None = None,
     time_limit_s: float = 60.0,
@@ -35,7 +33,7 @@ def alpa(
     feedback = find_feedback(analysis.graph, parameters)
     solution = solve_alpa(
         analysis.graph,
-        mesh.devices.shape,
+        mesh.axis_sizes,
         parameters=parameters,
         feedback=feedback,
         options=options or AlpaOptions(),
@@ -53,7 +51,7 @@ def alpa(
 
 def _pinned(
     analysis: Analysis,
-    mesh: Mesh,
+    mesh: AnyMesh,
     layouts: Layouts,
     pins: Mapping[str, Any],
     feedback: Mapping[int, int],

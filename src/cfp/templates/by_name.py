@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp import templates
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
 from cfp.plan import Plan
 
 
 def make_templates(
-    names: Sequence[str], step: Callable[..., Any], args: tuple[Any, ...], mesh: Mesh
+    names: Sequence[str], step: Callable[..., Any], args: tuple[Any, ...], mesh: AnyMesh
 ) -> dict[str, Plan | str]:
     """Returns the plan of each template, or why it has none for this step."""
     unknown = [name for name in names if name not in templates.__all__]

@@ -10,17 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks import Strategy
 from cfp.blocks.follow_batch import follow_batch
+from cfp.layouts import AnyMesh
 from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
 
 
 def data_parallel(
-    step: Callable[..., Any], *args: Any, mesh: Mesh, pins: Mapping[str, Any] | None = None
+    step: Callable[..., Any], *args: Any, mesh: AnyMesh, pins: Mapping[str, Any] | None = None
 ) -> Plan:
     """Returns the plan that splits the batch over all axes of the mesh."""
     analysis = analyze_for(step, args, mesh)
@@ -30,11 +29,11 @@ def data_parallel(
 
 
 def batch_strategies(
-    analysis: Analysis, mesh: Mesh, axes: Sequence[int], who: str
+    analysis: Analysis, mesh: AnyMesh, axes: Sequence[int], who: str
 ) -> list[Strategy]:
     """Returns strategies that split the batch over some axes of the mesh and replicate over the
     others."""
-    shape = mesh.devices.shape
+    shape = mesh.axis_sizes
     parts = math.prod(shape[axis] for axis in axes)
     chosen: Sequence[int | None] = [None] * len(analysis.blocks)
     if parts > 1:

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
-
 from cfp.analysis import Analysis
 from cfp.blocks import Block, SplitName
 from cfp.blocks.operands import OPERANDS
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
 from cfp.layouts.carry import splits
 from cfp.plan import Plan, build_plan
 from cfp.plan.build import analyze_for
@@ -34,7 +33,7 @@ TABLE_ORDER = (SplitName.TABLE, SplitName.OUTPUT)
 def megatron(
     step: Callable[..., Any],
     *args: Any,
-    mesh: Mesh,
+    mesh: AnyMesh,
     axis: str | None = None,
     pins: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -44,7 +43,7 @@ def megatron(
     if axis is not None and axis not in names:
         raise CfpError(f"`axis` is {axis!r}; the mesh has {', '.join(names)}.")
     tensor = names.index(axis) if axis is not None else len(names) - 1
-    size = mesh.devices.shape[tensor]
+    size = mesh.axis_sizes[tensor]
     chosen = tensor_candidates(analysis, size)
     others = [i for i in range(len(names)) if i != tensor]
     batch = batch_strategies(analysis, mesh, others, "megatron")

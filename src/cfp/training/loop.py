@@ -24,7 +24,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
 from cfp.blocks.parameters import find_parameters
 from cfp.errors import CfpError
-from cfp.layouts import sharding
+from cfp.layouts import real_mesh, sharding
 from cfp.plan import Plan
 from cfp.plan.bound import jit_bound
 from cfp.trace import Graph, trace
@@ -86,7 +86,7 @@ def prepare(
         assert plan.bound is not None
         graph, layouts = plan.bound.analysis.graph, plan.bound.layouts
         feedback = find_feedback(graph, plan.bound.analysis.grouping.parameters)
-        device = plan.mesh.devices.flat[0]
+        device = real_mesh(plan.mesh, "train").devices.flat[0]
         where = [sharding(plan.mesh, layout) for layout in layouts.inputs]
         moved = frozenset(r for r, a in feedback.items() if layouts.outputs[r] != layouts.inputs[a])
     if not feedback:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cfp.errors import CfpError
+from cfp.links.network import Network
 from cfp.profile.measure.blame import TRIED_AGAIN, Blame
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.drift import UsualDrift
@@ -55,6 +56,10 @@ class Campaign:
     Nothing is begun after the `deadline`, which is one of the budget's (`until`), nor what would
     not be compiled by then; the runner knows when the whole budget ends. Starting a program takes
     `base_s` + arguments * `each_s`.
+
+    With a `network`, the device stands in for others: what is stored is what was measured, with the
+    program's schedule, and `known` is its replay on the network. So another network needs no new
+    runs.
     """
 
     runner: Runner
@@ -64,6 +69,7 @@ class Campaign:
     progress: Progress
     overlap: bool
     budget: Budget
+    network: Network | None = None
     known: dict[str, Measurement] = field(default_factory=dict)
     compiled: int = 0
     compile_s: float = 0.0
@@ -78,6 +84,7 @@ class Campaign:
         self._anchor_s = 0.0
         self._usual_drift = UsualDrift()
         self._drifts: dict[str, float] = {}  # as stored
+        self._ran_s: dict[str, float] = {}  # what a run took here, whatever a network adds
         self._kept = ""  # stays in the worker: to be the anchor
         self._sent: set[str] = set()  # given to the worker
         self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
@@ -214,7 +221,7 @@ class Campaign:
         found = self.known[request.key]
         if found.failed is None:
             self._anchor = request
-            self._anchor_s = statistics.median(found.runs_s) / self._drifts[request.key]
+            self._anchor_s = self._ran_s[request.key] / self._drifts[request.key]
 
     def failures(self) -> list[Measurement]:
         """Returns what does not run, as far as this run asked for it."""
@@ -251,11 +258,14 @@ class Campaign:
     def _know(self, request: Request, stored: Measurement) -> None:
         self._usual_drift.see(stored)
         self._drifts[request.key] = stored.drift
-        measurement = replace(stored, drift=self._usual_drift.drift(stored.drift))
-        self.known[request.key] = measurement
-        if measurement.failed is None and request.group:
-            best = self._best.get(request.group, measurement.time_s)
-            self._best[request.group] = min(best, measurement.time_s)
+        ran = replace(stored, drift=self._usual_drift.drift(stored.drift))
+        found = ran if self.network is None else ran.replayed(self.network)
+        self.known[request.key] = found
+        if ran.failed is None:
+            self._ran_s[request.key] = statistics.median(ran.runs_s)
+        if found.failed is None and request.group:
+            best = self._best.get(request.group, found.time_s)
+            self._best[request.group] = min(best, found.time_s)
 
     def _write(self, request: Request, measurement: Measurement) -> None:
         self._know(request, measurement)
@@ -263,7 +273,7 @@ class Campaign:
         self.store.put(
             Record(request.key, request.program, request.name, where, document, time.time())
         )
-        self.progress.measured(measurement, self._best.get(request.group))
+        self.progress.measured(self.known[request.key], self._best.get(request.group))
 
     def _wave(self, wave: Wave, following: Wave, *, patient: bool) -> None:
         """Compiles and measures some programs; if not `patient`, those that compile in time."""
@@ -355,11 +365,14 @@ class Campaign:
         anchor = None
         if self._anchor is not None and isinstance(self._ready.get(self._anchor.key), Compiled):
             anchor = Anchor(self._anchor.key, self._anchor_s)
+        # On a stand-in none is stopped early: what a run takes there is without communication, and
+        # what is stored must do for other networks.
+        competing = wave if self.network is None else ()
         limits = {  # with the start: the net time of a small program may be next to nothing
             request.key: self.effort.cutoff
             * (self._best[request.group] + self._overhead(request))
             / self._usual_drift.usual
-            for request in wave
+            for request in competing
             if request.group in self._best
         }
         for request in wave:

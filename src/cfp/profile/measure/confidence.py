@@ -13,6 +13,9 @@ wrong one time in twenty at most:
     tie               neither, and 1 / 1.05 < low and high < 1.05
     not told apart    anything else
 
+Times that were replayed also have the error of the links. Two of them that differ by less are
+level, whatever the rounds say (`within_error`).
+
 `faster` and `slower` are one-sided sign tests at 5 %. A tie is what two of them show (TOST): one
 rejects that the program is slower by 5 % or more, the other that it is faster by as much. Being of
 ranks, they are the same for ratios and their logarithms. So a lack of evidence is never a tie, and
@@ -25,7 +28,7 @@ import enum
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SURE = 0.95  # how sure it is that a median is in the interval shown beside it
 ERROR = 0.05  # how often one end of a ratio's interval may be wrong
@@ -40,6 +43,7 @@ class Verdict(enum.StrEnum):
     SLOWER = "slower"
     TIE = "tie"
     UNTOLD = "not told apart"
+    LEVEL = "level"  # the error of the links, by which both were replayed, is larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,13 @@ def judge(runs: Sequence[float], others: Sequence[float]) -> Judgement:
     else:
         verdict = Verdict.UNTOLD
     return Judgement(verdict, ratio, low, high)
+
+
+def within_error(found: Judgement, one_s: float, other_s: float, error_s: float) -> Judgement:
+    """Returns a judgement of two times that are known to `error_s` each."""
+    if found.ratio is None or not error_s or abs(one_s - other_s) > error_s:
+        return found
+    return replace(found, verdict=Verdict.LEVEL)
 
 
 def _rank(count: int, error: float) -> int:

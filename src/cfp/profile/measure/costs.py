@@ -132,9 +132,7 @@ def cost_of_two(
     shares = both.split()
     if shares is not None and both.time_s > 0:
         scale = time_s / both.time_s
-        shares = Shares(
-            shares.compute_s * scale, shares.transfer_s * scale, shares.waiting_s * scale
-        )
+        shares = shares.scaled(scale)
     return Cost(
         time_s=time_s,
         at_least_s=max(both.at_least_s - extra_s, 0.0) / 2,

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh
 
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import find_feedback
-from cfp.layouts import Layouts, whole
+from cfp.layouts import AnyMesh, Layouts, auto_mesh, whole
 from cfp.profile.measure.budget import CONFIRMING_S, ROUNDS, WARMUPS
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.measurement import Measurement
@@ -46,7 +46,7 @@ def whole_step(analysis: Analysis) -> Extract:
 
 
 def step_request(
-    machine: Machine, mesh: Mesh, analysis: Analysis, layouts: Layouts, name: str
+    machine: Machine, mesh: AnyMesh, analysis: Analysis, layouts: Layouts, name: str
 ) -> Request:
     """Returns the request of the step in these layouts. It competes with no other, so none is
     stopped early."""
@@ -55,12 +55,12 @@ def step_request(
     return layout_request(machine, mesh, step, layouts, name, "", frees=frees)
 
 
-def alone_request(machine: Machine, mesh: Mesh, analysis: Analysis, slowest_s: float) -> Request:
+def alone_request(machine: Machine, mesh: AnyMesh, analysis: Analysis, slowest_s: float) -> Request:
     """Returns the request of the step as it is on one device of the mesh, while the others do
     nothing; it is stopped early where it takes more than `slowest_s`."""
-    one, graph = one_device(mesh), analysis.graph
+    one, graph = _one_device(mesh), analysis.graph
     assert one is not None, "process 0 decides what is measured"
-    lies = whole(mesh.devices.ndim)
+    lies = whole(len(mesh.axis_sizes))
     layouts = Layouts((lies,) * len(graph.inputs), (lies,) * len(graph.outputs), {}, {})
     made = step_request(machine, one, analysis, layouts, ALONE)
     key = key_of(machine, ALONE, made.key)
@@ -71,8 +71,14 @@ def alone_request(machine: Machine, mesh: Mesh, analysis: Analysis, slowest_s: f
     return replace(made, key=key, slowest_s=slowest_s, make=make)
 
 
+def _one_device(mesh: AnyMesh) -> AnyMesh | None:
+    if isinstance(mesh, AbstractMesh):
+        return auto_mesh(AbstractMesh((1,) * len(mesh.axis_sizes), mesh.axis_names))
+    return one_device(mesh)
+
+
 def measure_steps(
-    campaign: Campaign, mesh: Mesh, plans: Mapping[str, Step], *, enough_s: float = 0.0
+    campaign: Campaign, mesh: AnyMesh, plans: Mapping[str, Step], *, enough_s: float = 0.0
 ) -> dict[str, Measurement]:
     """Measures every plan's step, all in turn with one another: were some measured before, without
     the others, they are again. One that does not run is `failed`; one that a deadline leaves no
@@ -82,7 +88,7 @@ def measure_steps(
 
 
 def confirm_steps(
-    campaign: Campaign, mesh: Mesh, plans: Mapping[str, Step], *, alone_s: float | None = None
+    campaign: Campaign, mesh: AnyMesh, plans: Mapping[str, Step], *, alone_s: float | None = None
 ) -> dict[str, Measurement]:
     """Measures every plan's step as `measure_steps` does, on rounds of their own: `ROUNDS` of them,
     or more of short steps, however well the first ones agree. What the campaign holds compiled is
@@ -101,7 +107,7 @@ def confirm_steps(
     )
 
 
-def _requests(campaign: Campaign, mesh: Mesh, plans: Mapping[str, Step]) -> dict[str, Request]:
+def _requests(campaign: Campaign, mesh: AnyMesh, plans: Mapping[str, Step]) -> dict[str, Request]:
     for analysis, _ in plans.values():
         check_callbacks(analysis.graph)
     return {

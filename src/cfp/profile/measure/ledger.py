@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jax.sharding import Mesh
-
-from cfp.layouts import Layouts
+from cfp.layouts import AnyMesh, Layouts
 from cfp.layouts.state import State
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import Cost, SegmentProfile, cost_of, cost_of_two, fixed_part
@@ -23,7 +21,7 @@ class Ledger:
     def __init__(
         self,
         campaign: Campaign,
-        mesh: Mesh,
+        mesh: AnyMesh,
         kinds: Sequence[Kind],
         crossings: Sequence[Crossing],
     ) -> None:

@@ -10,16 +10,28 @@ that does nothing, with as many arguments.
 
 from __future__ import annotations
 
+import enum
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import msgspec
 
+from cfp.links.replay import Times, replay
 from cfp.profile.measure.confidence import median_interval
 from cfp.profile.runners.job import Memory, Shares
+
+
+class Provenance(enum.StrEnum):
+    """How a time came to be known: by running it, by replaying measured kernels with what links say
+    of communication, or by composing times of segments."""
+
+    MEASURED = "measured"
+    REPLAYED = "replayed"
+    PREDICTED = "predicted"
+
 
 STORED_AS = "cut"  # the name of `stopped_early` in stored rows: another would lose old ones
 
@@ -83,7 +95,47 @@ class Measurement:
         if shares is None or total <= 0:
             return None
         scale = self.time_s / total
-        return Shares(shares.compute_s * scale, shares.transfer_s * scale, shares.waiting_s * scale)
+        return shares.scaled(scale)
+
+    @property
+    def provenance(self) -> Provenance:
+        scheduled = self.shares is not None and self.shares.schedule is not None
+        return Provenance.REPLAYED if scheduled else Provenance.MEASURED
+
+    @property
+    def exposed_s(self) -> float:
+        """Returns the time in collectives beside which nothing is computed; 0 where nothing tells
+        it."""
+        return 0.0 if self.shares is None else self.shares.transfer_s + self.shares.waiting_s
+
+    @property
+    def communication_s(self) -> float:
+        """Returns the time in collectives, also where something is computed beside them."""
+        return self.exposed_s + (0.0 if self.shares is None else self.shares.hidden_s)
+
+    def replayed(self, network: Times) -> Measurement:
+        """Returns what the program takes on a network, of a measurement on a device that stands in
+        for others: its kernels as they were measured, its collectives as the network says. The
+        runs keep their spread. What starting it takes is no part of the device's time."""
+        shares = self.shares
+        if shares is None:  # it ran on one device alone, or was stopped early
+            return self
+        if shares.schedule is None:
+            return Measurement(self.key, self.name, failed=shares.unreplayed)
+        found = replay(shares.schedule, network)
+        scale = found.time_s / statistics.median(self.runs_s)
+        hidden_s = max(found.communication_s - found.exposed_s, 0.0)
+        return replace(
+            self,
+            runs_s=tuple(run_s * scale for run_s in self.runs_s),
+            overhead_s=0.0,
+            shares=replace(
+                shares,
+                compute_s=found.compute_s,
+                transfer_s=found.exposed_s,
+                hidden_s=hidden_s,
+            ),
+        )
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(self)
@@ -112,7 +164,7 @@ class Measurement:
             "overhead_s": (self.overhead_s,),
             "compile_s": (self.compile_s,),
             "drift_sd": (self.drift_sd,),
-            "shares": astuple(shares),
+            "shares": (shares.compute_s, shares.transfer_s, shares.waiting_s, shares.hidden_s),
             "memory": astuple(memory),
         }
         for name, values in numbers.items():

@@ -17,10 +17,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from cfp.errors import CfpError
-from cfp.layouts import Constrain, Layout, Layouts, sharding
+from cfp.layouts import AnyMesh, Constrain, Layout, Layouts, sharding
 from cfp.profile.programs.kinds import shift_dims
 from cfp.segments.extract import Extract
 from cfp.segments.fill import Fill, as_key, fills_of
@@ -69,8 +68,9 @@ def sliced(cut: Extract, layouts: Layouts) -> frozenset[int]:
     return cut.iteration.varies | others
 
 
-def lower(cut: Extract, layouts: Layouts, mesh: Mesh) -> bytes:
-    """Returns the program as a serialised `jax.export.Exported` for the mesh."""
+def lower(cut: Extract, layouts: Layouts, mesh: AnyMesh, platform: str | None = None) -> bytes:
+    """Returns the program as a serialised `jax.export.Exported` for the mesh, and for a `platform`
+    where that is not JAX's own."""
     graph = cut.graph
     touch = Constrain(mesh, layouts)
 
@@ -93,11 +93,11 @@ def lower(cut: Extract, layouts: Layouts, mesh: Mesh) -> bytes:
         in_shardings=tuple(sharding(mesh, layout) for layout in inputs),
         out_shardings=tuple(sharding(mesh, layout) for layout in outputs),
     )
-    return export(jitted, fills(cut, layouts))
+    return export(jitted, fills(cut, layouts), platform)
 
 
 def _looped(
-    program: Callable[..., tuple[Any, ...]], cut: Extract, layouts: Layouts, mesh: Mesh
+    program: Callable[..., tuple[Any, ...]], cut: Extract, layouts: Layouts, mesh: AnyMesh
 ) -> Callable[..., tuple[Any, ...]]:
     """Returns the loop of `cut.iterations` iterations of the program."""
     carries, slices = carried(cut, layouts), sorted(sliced(cut, layouts))
@@ -124,7 +124,8 @@ def _looped(
     return loop
 
 
-def export(jitted: Any, inputs: tuple[Fill, ...]) -> bytes:
+def export(jitted: Any, inputs: tuple[Fill, ...], platform: str | None = None) -> bytes:
     shape: Any = jax.ShapeDtypeStruct
     shapes = [shape(fill.shape, jnp.dtype(fill.dtype)) for fill in inputs]
-    return bytes(jax.export.export(jitted)(*shapes).serialize())
+    platforms = None if platform is None else [platform]
+    return bytes(jax.export.export(jitted, platforms=platforms)(*shapes).serialize())

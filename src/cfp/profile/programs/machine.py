@@ -16,15 +16,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
+from cfp.layouts import AnyMesh
 from cfp.profile.runners.settings import key_environment, key_flags, key_settings
+from cfp.profile.runners.stand_in import LocalDevices, used
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`processes` is the process of every device in mesh order, `host` the CPU where it counts. Of
-    several processes, `hosts` is the host of every device, and `network` what lies between them."""
+    several processes, `hosts` is the host of every device, and `network` what lies between them.
+    Where devices stand in for those of the mesh, `stand_ins` is how many."""
 
     platform: str
     device_kind: str
@@ -38,9 +41,34 @@ class Machine:
     environment: tuple[tuple[str, str], ...] = ()
     hosts: tuple[int, ...] = ()
     network: str = ""
+    stand_ins: int = 0
 
     @staticmethod
-    def of(mesh: Mesh) -> Machine:
+    def _standing_in(mesh: AbstractMesh, local: LocalDevices) -> Machine:
+        return Machine(
+            platform=local.platform,
+            device_kind=local.kind,
+            host=_cpu() if local.platform == "cpu" else "",
+            mesh_shape=mesh.axis_sizes,
+            processes=(),
+            **_compiler(),
+            stand_ins=used(local, mesh),
+        )
+
+    @property
+    def exports(self) -> str | None:
+        """Returns the platform that programs are lowered for, which JAX knows by itself where it
+        has the devices."""
+        if not self.stand_ins:
+            return None
+        return "cuda" if self.platform == "gpu" else self.platform
+
+    @staticmethod
+    def of(mesh: AnyMesh, local: LocalDevices | None = None) -> Machine:
+        """Returns the machine of a mesh; `local` devices stand in for one that has none."""
+        if isinstance(mesh, AbstractMesh):
+            assert local is not None
+            return Machine._standing_in(mesh, local)
         devices: list[Any] = list(mesh.devices.flat)
         numbers = {p: i for i, p in enumerate(dict.fromkeys(d.process_index for d in devices))}
         first = devices[0]
@@ -48,13 +76,9 @@ class Machine:
             platform=first.platform,
             device_kind=first.device_kind,
             host=_cpu() if first.platform == "cpu" else "",
-            mesh_shape=mesh.devices.shape,
+            mesh_shape=mesh.axis_sizes,
             processes=tuple(numbers[d.process_index] for d in devices),
-            jax=jax.__version__,
-            jaxlib=metadata.version("jaxlib"),
-            flags=key_flags(os.environ),
-            settings=key_settings(),
-            environment=key_environment(os.environ),
+            **_compiler(),
         )
 
     def on(self, mesh: Mesh, hosts: tuple[int, ...]) -> Machine:
@@ -78,7 +102,7 @@ class Machine:
         shape = "x".join(map(str, self.mesh_shape))
         kind = self.device_kind if self.platform != "cpu" else f"cpu ({self.host})"
         flags = f", {' '.join(self.flags)}" if self.flags else ""
-        many = ""
+        many = f" ({self.stand_ins} of them here, standing in)" if self.stand_ins else ""
         if self.hosts:
             hosts = len(set(self.hosts))
             many = f", {len(set(self.processes))} processes on {hosts} host{'s' * (hosts > 1)}"
@@ -87,7 +111,21 @@ class Machine:
         return f"{shape} {kind}{many}{network}, jax {self.jax}{flags}{variables}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Returns plain data. Machines without stand-ins do not say so: measurements that were
+        stored before there were any keep their names."""
+        found = asdict(self)
+        return found if self.stand_ins else {k: v for k, v in found.items() if k != "stand_ins"}
+
+
+def _compiler() -> dict[str, Any]:
+    """Returns the versions, settings and variables that a program depends on."""
+    return {
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "flags": key_flags(os.environ),
+        "settings": key_settings(),
+        "environment": key_environment(os.environ),
+    }
 
 
 def _cpu() -> str:

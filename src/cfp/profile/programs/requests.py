@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
-from cfp.layouts import Layout, Layouts, halfway, sharding
+from cfp.layouts import AnyMesh, Layout, Layouts, halfway, sharding
 from cfp.profile.programs.key import job_key, key_of, program_digest
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import export, fills, lower
@@ -56,7 +55,7 @@ class Resharding:
 
 
 def extract_requests(
-    machine: Machine, mesh: Mesh, kind: Kind, option: Option, layouts: tuple[Layouts, ...]
+    machine: Machine, mesh: AnyMesh, kind: Kind, option: Option, layouts: tuple[Layouts, ...]
 ) -> list[Request]:
     """Returns the requests of a segment's programs in these layouts."""
     found = []
@@ -69,7 +68,7 @@ def extract_requests(
 
 
 def chained_request(
-    machine: Machine, mesh: Mesh, kind: Kind, option: Option, layouts: Layouts
+    machine: Machine, mesh: AnyMesh, kind: Kind, option: Option, layouts: Layouts
 ) -> Request:
     """Returns the request of the segment twice in a row."""
     assert kind.chained is not None
@@ -80,7 +79,7 @@ def chained_request(
 
 def layout_request(
     machine: Machine,
-    mesh: Mesh,
+    mesh: AnyMesh,
     cut: Extract,
     layouts: Layouts,
     name: str,
@@ -93,14 +92,14 @@ def layout_request(
     key = job_key(machine, program, layouts)
 
     def make() -> Job:
-        module = lower(cut, layouts, mesh)
+        module = lower(cut, layouts, mesh, machine.exports)
         return Job(key, name, module, fills(cut, layouts), dict(cut.feedback), frees)
 
     count = len(cut.graph.inputs) + len(cut.graph.outputs)
     return Request(key, program, name, group, count, make)
 
 
-def resharding_request(machine: Machine, mesh: Mesh, what: Resharding) -> Request:
+def resharding_request(machine: Machine, mesh: AnyMesh, what: Resharding) -> Request:
     """Returns the request of a tensor that is moved from one layout to another, alone."""
     program = f"reshard {what.dtype} {what.shape}"
     via = halfway(what.source, what.target)
@@ -121,23 +120,27 @@ def resharding_request(machine: Machine, mesh: Mesh, what: Resharding) -> Reques
             in_shardings=sharding(mesh, what.source),
             out_shardings=sharding(mesh, what.target),
         )
-        return Job(key, f"resharding: {what.show()}", export(moved, inputs), inputs)
+        return Job(
+            key, f"resharding: {what.show()}", export(moved, inputs, machine.exports), inputs
+        )
 
     return Request(key, program, f"resharding: {what.show()}", "", 2, make)
 
 
-def idle_request(machine: Machine, mesh: Mesh, arguments: int) -> Request:
+def idle_request(machine: Machine, mesh: AnyMesh, arguments: int) -> Request:
     """Returns the request of a program that does next to nothing to many small arguments: it shows
     what starting one takes."""
     program = f"idle {arguments}"
     key = key_of(machine, program)
-    lie = sharding(mesh, (None,) * mesh.devices.ndim)
+    lie = sharding(mesh, (None,) * len(mesh.axis_sizes))
 
     def make() -> Job:
         inputs = (Fill((8,), "float32", "normal"),) * arguments
         touch: Any = jax.jit(
             lambda *xs: tuple(x + 1 for x in xs), in_shardings=lie, out_shardings=lie
         )
-        return Job(key, f"idle: {arguments} arguments", export(touch, inputs), inputs)
+        return Job(
+            key, f"idle: {arguments} arguments", export(touch, inputs, machine.exports), inputs
+        )
 
     return Request(key, program, f"idle: {arguments} arguments", "", 2 * arguments, make)

@@ -1,4 +1,5 @@
-"""Runners compile and run programs: in this process, in a worker, or over several processes.
+"""Runners compile and run programs: in this process, in a worker, on a stand-in, or over
+several processes.
 
 The files, in the order of processing:
 
@@ -16,6 +17,8 @@ The files, in the order of processing:
     worker            the process that owns the devices
     child             the worker, seen from the process that started it
     process           the runner with a worker
+    stand_in          local GPUs that stand in for a mesh that is not there
+    stand_in_worker   the worker that has them
     team_member       one process of a team at work
     team_runner       the runner over the processes of a team
     shared_decision   one decision by many processes

@@ -23,7 +23,6 @@ from cfp.profile.runners.settings import worker_environment
 START_TIMEOUT_S = 300.0  # to import JAX and open the devices; many GPUs take their time
 STUCK_S = 30  # the worker always reads, and writes messages whole: more than this is a hang
 LOOK_S = 1.0  # how often the worker is looked at while it is silent
-_ALONE = "--xla_gpu_shard_autotuning=false"
 # signals that a program raises itself: any other was sent by someone else
 OWN_SIGNALS = frozenset(
     {
@@ -43,10 +42,9 @@ _NOISE = re.compile(r"@ |\*\*\*|File \"|PC:|Current thread|Thread 0x|Extension m
 
 
 class Worker:
-    """A worker process. `command` and a file descriptor start it. Workers that compile `together`
-    with those of other processes do not wait for each other."""
+    """A worker process. `command` and a file descriptor start it; `flags` are added to XLA's."""
 
-    def __init__(self, command: Sequence[str], together: bool) -> None:
+    def __init__(self, command: Sequence[str], flags: Sequence[str]) -> None:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(scratch_folder("worker"))
             self._log = folder / "log"
@@ -60,7 +58,7 @@ class Worker:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=_environment(str(folder), together),
+                    env=_environment(str(folder), flags),
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # Ctrl-C shall not reach it, but killing all of it
                 )
@@ -142,14 +140,13 @@ class Worker:
         self._process.wait()
 
 
-def _environment(folder: str, together: bool) -> dict[str, str]:
+def _environment(folder: str, flags: Sequence[str]) -> dict[str, str]:
     # what is imported there is what is imported here, however it got onto the path
     path = [*(entry or os.getcwd() for entry in sys.path), str(Path(__file__).parents[3])]
-    # processes that tune kernels together wait for each other, but they compile in any order
-    alone = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {_ALONE}"} if together else {}
+    more = {"XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *flags])} if flags else {}
     return {
         **worker_environment(os.environ),
-        **alone,
+        **more,
         "PYTHONPATH": os.pathsep.join(path),
         "TMPDIR": folder,  # so that traces go with the worker, however it ends
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # the devices are not ours alone

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from cfp.profile.runners.job import Compiled, Failed, Job, Shares
-from cfp.profile.runners.local_devices import default_threads
+from cfp.profile.runners.local_devices import default_threads, platform_of
 from cfp.profile.runners.session import Session
 
 
@@ -26,7 +26,9 @@ class InProcessRunner:
         self.ends = math.inf  # nobody can end what this process does itself
         self._done: queue.SimpleQueue[Compiled | Failed] = queue.SimpleQueue()
         self._under_way: set[str] = set()
-        self._session = Session(mesh, compile_threads or default_threads(mesh), self._done.put)
+        self._session = Session(
+            mesh, compile_threads or default_threads(platform_of(mesh)), self._done.put
+        )
 
     def start(self) -> None:
         """Does nothing: there is nothing to start."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cfp.cluster.wire import Message
+from cfp.links.schedule import Schedule
 from cfp.segments.fill import Fill
 
 
@@ -88,8 +89,24 @@ class Shares:
 
     `transfer_s` is in collectives and not hidden behind computation; `waiting_s` is the part of
     collectives spent waiting for other devices, where the recording tells (else 0).
+
+    On a device that stands in for others the collectives do nothing: `schedule` is the program's,
+    with its measured kernels, or `unreplayed` says why there is none. A replay then says what
+    communication takes: `transfer_s` of it, and `hidden_s` behind computation.
     """
 
     compute_s: float
     transfer_s: float
     waiting_s: float
+    hidden_s: float = 0.0
+    schedule: Schedule | None = None
+    unreplayed: str = ""
+
+    def scaled(self, factor: float) -> Shares:
+        """Returns the shares of a run that takes `factor` times as long."""
+        return Shares(
+            self.compute_s * factor,
+            self.transfer_s * factor,
+            self.waiting_s * factor,
+            self.hidden_s * factor,
+        )

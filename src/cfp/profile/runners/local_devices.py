@@ -17,6 +17,11 @@ def local_devices(mesh: Mesh) -> list[Any]:
     return [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
 
 
+def platform_of(mesh: Mesh) -> str:
+    device: Any = mesh.devices.flat[0]
+    return str(device.platform)
+
+
 def one_device(mesh: Mesh) -> Mesh | None:
     """Returns a mesh of one device, the first of process 0's; None in the other processes."""
     if jax.process_index() != 0:
@@ -38,10 +43,9 @@ def wait_for_others(mesh: Mesh) -> Callable[[], None]:
     return lambda: wait(count(ones))
 
 
-def default_threads(mesh: Mesh, sharing: int = 1) -> int:
+def default_threads(platform: str, sharing: int = 1) -> int:
     """Returns how many threads compile: all cores where programs do not run meanwhile (on CPU
     devices), else all but one; memory allows a few. `sharing` processes have them together."""
     affinity = getattr(os, "sched_getaffinity", None)  # what a container leaves us; Linux only
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    device: Any = mesh.devices.flat[0]
-    return max(1, min(8, (cores if device.platform == "cpu" else cores - 1) // sharing))
+    return max(1, min(8, (cores if platform == "cpu" else cores - 1) // sharing))

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from cfp.cluster.wire import Message, WireError
 from cfp.profile.runners.child import Worker
 from cfp.profile.runners.job import Compiled, Failed, Group, Job, MeshSpec, Shares
-from cfp.profile.runners.local_devices import default_threads
+from cfp.profile.runners.local_devices import default_threads, platform_of
 from cfp.profile.runners.messages import (
     Answer,
     Bug,
@@ -36,26 +36,32 @@ from cfp.profile.runners.messages import (
 from cfp.profile.runners.runner import RunnerLost
 from cfp.profile.runners.settings import worker_settings
 
+ALONE = "--xla_gpu_shard_autotuning=false"  # tunes kernels without the other processes
+
 
 class ProcessRunner:
     """Implements `cfp.profile.runners.runner.Runner` with a worker process.
 
     `command` starts the worker, to which a file descriptor is added. A worker that cannot even
-    start is a `CfpError`: there is no use in trying again. With a `group` it is one of several.
+    start is a `CfpError`: there is no use in trying again. `flags` are XLA's, beside those of this
+    process. With a `group` it is one of several.
     """
 
     def __init__(
         self,
-        mesh: Mesh,
+        mesh: Mesh | MeshSpec,
         *,
         compile_threads: int | None = None,
         command: Sequence[str] | None = None,
+        flags: Sequence[str] = (),
         compile_timeout_s: float = 600.0,
         group: Group | None = None,
     ) -> None:
-        self._spec = mesh_spec(mesh)
+        self._spec = mesh if isinstance(mesh, MeshSpec) else mesh_spec(mesh)
         self._group = group
-        self._threads = compile_threads or default_threads(mesh)
+        # processes that tune kernels together wait for each other, but they compile in any order
+        self._flags = [*flags, *([] if group is None else [ALONE])]
+        self._threads = compile_threads or default_threads(self._spec.platform)
         # -P: the directory we happen to be in is not a place to import from
         self._command = command or [sys.executable, "-P", "-m", "cfp.profile.runners.worker"]
         self._compile_timeout_s = compile_timeout_s
@@ -72,7 +78,7 @@ class ProcessRunner:
         self._check()
         if self._worker is None:
             setup = Setup(self._spec, worker_settings(), self._threads, self._group)
-            self._worker = Worker(self._command, self._group is not None)
+            self._worker = Worker(self._command, self._flags)
             if self._killed:  # while it was started
                 self._worker.end()
             try:
@@ -226,7 +232,7 @@ class ProcessRunner:
 def mesh_spec(mesh: Mesh) -> MeshSpec:
     devices = [*mesh.devices.flat]
     ids = tuple(int(device.id) for device in devices)
-    platform, names = devices[0].platform, tuple(map(str, mesh.axis_names))
+    platform, names = platform_of(mesh), tuple(map(str, mesh.axis_names))
     # one process has as many as the ids go, since a mesh may leave some out
     alone = jax.process_count() == 1
     local = max(ids) + 1 if alone else jax.local_device_count(platform)

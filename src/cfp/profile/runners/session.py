@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,10 @@ class Session:
         started: Callable[[str], None] | None = None,
         exchange: Exchange | None = None,
     ) -> None:
-        self._mesh = mesh
+        self.mesh = mesh
         self._one = one_device(mesh)
         self._exchange = exchange
-        self._wait_for_others = wait_for_others(mesh)
+        self._wait_for_others = self.waiting(mesh)
         self._emit = emit
         self._started = started
         self._pool = ThreadPoolExecutor(compile_threads, thread_name_prefix="cfp-compile")
@@ -125,7 +125,7 @@ class Session:
         """Runs programs under the profiler, as often as they are listed. Programs that fail are
         left out; so are all, if the profiler is taken, but they run: other processes wait in their
         collectives. Nor is there anything to tell of one device alone."""
-        keys = [key for key in keys if not self._entries[key].job.alone]
+        keys = [key for key in keys if not self.alone(key)]
         distinct = dict.fromkeys(keys)  # in order: every process of several runs them alike
         cold = [key for key in distinct if self._entries[key].inputs is None]  # not to be recorded
         failed = {key for key in cold if isinstance(self.run(key), Failed)}
@@ -155,7 +155,25 @@ class Session:
             (file,) = Path(folder).rglob("*.xplane.pb")
             data = jax.profiler.ProfileData.from_file(str(file))
             marks = {mark: key for mark, key in marks.items() if key not in failed}
-            return xplane.shares(data, marks, len(local_devices(self._mesh)))
+            return self.shares(data, marks)
+
+    def waiting(self, mesh: Mesh) -> Callable[[], None]:
+        """Returns a call that returns when all processes are about to run a program."""
+        return wait_for_others(mesh)
+
+    def shares(self, data: jax.profiler.ProfileData, marks: Mapping[str, str]) -> dict[str, Shares]:
+        """Returns the time shares of programs, by key, from a recording of the marked runs."""
+        return xplane.shares(data, marks, len(local_devices(self.mesh)))
+
+    def alone(self, key: str) -> bool:
+        """Returns whether a program is for one device alone."""
+        return self._entries[key].job.alone
+
+    def text(self, key: str) -> str:
+        """Returns a compiled program as text."""
+        executable = self._entries[key].done.result()
+        assert isinstance(executable, Executable), executable
+        return str(executable.call.as_text())
 
     def drop(self, keys: Sequence[str]) -> None:
         """Forgets programs: their inputs, and executables that no other program shares."""
@@ -178,7 +196,7 @@ class Session:
     def _compile(self, entry: _Entry) -> None:
         if self._started is not None:
             self._started(entry.job.key)
-        mesh = self._one if entry.job.alone else self._mesh
+        mesh = self._one if entry.job.alone else self.mesh
         if mesh is None:
             self._emit(Compiled(entry.job.key, 0.0, Memory(0, 0, 0, 0)))
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from cfp.cluster import ConnectionLost, Team, TeamLost, TeamOver, meet
 from cfp.cluster.join import shareable
@@ -22,9 +22,10 @@ from cfp.cluster.ports import join_address
 from cfp.cluster.team import Over
 from cfp.cluster.wire import Message
 from cfp.errors import CfpError
+from cfp.layouts import AnyMesh
 from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.job import Group
-from cfp.profile.runners.local_devices import default_threads
+from cfp.profile.runners.local_devices import default_threads, platform_of
 from cfp.profile.runners.messages import Open, Result
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.team_member import Member, Startable
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 def decide_together(
-    mesh: Mesh,
+    mesh: AnyMesh,
     team: Team | None,
     isolate: bool | None,
     decide: Callable[[Team | None], T],
@@ -45,7 +46,7 @@ def decide_together(
     """Returns what `decide` returns, the same in all processes. A `team` is made here where there
     is none and the mesh is of several processes. `pack` makes of a result what can be sent,
     `unpack` the reverse."""
-    if jax.process_count() == 1:
+    if isinstance(mesh, AbstractMesh) or jax.process_count() == 1:
         return decide(None)
     _check(mesh)
     with meet() if team is None else contextlib.nullcontext(team) as team:
@@ -106,7 +107,7 @@ def open_runner(team: Team, mesh: Mesh, isolate: bool | None, opened: Open) -> S
     sharing = team.hosts.count(team.hosts[team.index])
     return ProcessRunner(
         mesh,
-        compile_threads=default_threads(mesh, sharing),
+        compile_threads=default_threads(platform_of(mesh), sharing),
         group=Group(
             join_address(team.leader_address, opened.port),
             team.count,

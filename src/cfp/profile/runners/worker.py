@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -44,7 +44,11 @@ WATCH_S = 0.5  # seconds between looks at the parent: so long an orphan may hold
 JOIN_S = 120  # seconds for all workers of a group to be there: each imports JAX first
 
 
-def main(fd: int, session_type: type[Session] = Session) -> None:
+OpenMesh = Callable[[MeshSpec, Mapping[str, Any], Group | None], Mesh]
+
+
+def main(fd: int, session_type: type[Session] = Session, open_mesh: OpenMesh | None = None) -> None:
+    """Serves the parent at the other end of FD, with devices that `open_mesh` opens."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.set_inheritable(fd, False)  # or the compilers that XLA starts would keep it open
     wire = Wire(socket.socket(fileno=fd), None)
@@ -63,7 +67,7 @@ def main(fd: int, session_type: type[Session] = Session) -> None:
 
     setup = requests.get()
     assert isinstance(setup, Setup), setup
-    mesh = _open(setup.mesh, setup.settings, setup.group)
+    mesh = (open_mesh or _open)(setup.mesh, setup.settings, setup.group)
     exchange = None
     if setup.group is not None:
         exchange = open_exchange([*mesh.devices.flat], setup.group.key)
@@ -91,10 +95,7 @@ def main(fd: int, session_type: type[Session] = Session) -> None:
 def _open(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> Mesh:
     """Returns the mesh, of this process's own devices or, in a group, of all its workers'."""
     update: Any = jax.config.update
-    here: Mapping[str, Any] = jax.config.values
-    for name, value in settings.items():
-        if name in here and here[name] != value:  # JAX's own tests, imported there, add some
-            update(name, value)
+    take_settings(settings)
     if spec.platform == "cpu":
         update("jax_platforms", "cpu")
         # goes before --xla_force_host_platform_device_count in XLA_FLAGS, which may be inherited
@@ -114,6 +115,20 @@ def _open(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> M
             initialization_timeout=JOIN_S,
             coordinator_bind_address=join_address(group.listens, port),
         )
+    return mesh_of(spec)
+
+
+def take_settings(settings: Mapping[str, Any]) -> None:
+    """Makes JAX's settings those of the parent."""
+    update: Any = jax.config.update
+    here: Mapping[str, Any] = jax.config.values
+    for name, value in settings.items():
+        if name in here and here[name] != value:  # JAX's own tests, imported there, add some
+            update(name, value)
+
+
+def mesh_of(spec: MeshSpec) -> Mesh:
+    """Returns the mesh of the devices that this process sees."""
     there: dict[int, Any] = {device.id: device for device in jax.devices(spec.platform)}
     devices = np.array([there[i] for i in spec.device_ids]).reshape(spec.shape)
     return Mesh(devices, spec.axis_names)

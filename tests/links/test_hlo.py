@@ -14,7 +14,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cfp.plan.hlo import HloCollective, mesh_axes, parse_collectives
+from cfp.links.collectives import HloCollective, parse_collectives
+from cfp.links.hlo import mesh_axes
 
 DEVICES = 8
 SHUFFLED = (3, 1, 6, 0, 7, 2, 5, 4)
