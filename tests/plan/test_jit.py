@@ -44,6 +44,21 @@ def test_donation_is_honoured() -> None:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
 
 
+def test_what_is_placed_can_be_donated_and_the_users_arrays_stay() -> None:
+    """Arrays of the first device, whose part of them would otherwise be shared, and arrays that lie
+    as the plan wants them already."""
+    donating = jax.jit(mlp_step, donate_argnums=0)
+    given = jax.tree.map(jnp.asarray, mlp_args())
+    plan = templates.data_parallel(donating, *given, mesh=mesh_of(2))
+    step, placed = plan.jit(donating), plan.place(*given)
+    again = plan.place(*placed)
+    for args in (plan.place(*given), again):
+        step(*args)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(args[0]))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((given, placed)))
+    cfp.verify(donating, *given, plan=plan)
+
+
 def test_nothing_is_donated_unasked(plan: Plan) -> None:
     args = plan.place(*mlp_args())
     plan.jit(mlp_step)(*args)
