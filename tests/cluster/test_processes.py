@@ -35,13 +35,19 @@ def finish(
 
 def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     out, store = tmp_path / "plan.json", tmp_path / "store"
-    where = ["--cache-dir", str(store), "--out", str(out), "--budget", "20s"]
-    ran = finish([*LAUNCH, "plan", TARGET, *MESH, "--beside", "data_parallel", *where])
+    where = ["--cache-dir", str(store), "--out", str(out)]
+    for budget in ("10s", "20s", "40s"):  # a busy machine goes on with what was measured
+        command = [*LAUNCH, "plan", TARGET, *MESH, "--beside", "data_parallel", *where]
+        ran = finish([*command, "--budget", budget])
+        if ran.returncode == 0:
+            document = json.loads(out.read_text())
+            confirmed = document["evidence"]["confirmed"][1:]
+            ran_beside = {one["name"]: one["runs_s"] for one in confirmed}
+            if ran_beside and all(ran_beside.values()):
+                break
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("a plan for a mesh of x=4") == 1  # process 0 alone speaks
-    document = json.loads(out.read_text())
     assert document["environment"]["processes"] == 2
-    ran_beside = {one["name"]: one["runs_s"] for one in document["evidence"]["confirmed"][1:]}
     assert {*ran_beside} == {"data_parallel", ALONE}
     assert all(ran_beside.values()), "process 0 ran the step alone while the other waited"
     with Store.open(store) as kept:
