@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench bench-clusters verify-sweep clean
+.PHONY: demo test test-gpu lint bench bench-clusters verify-sweep clean
 
 # Plans a small GPT over 4 virtual CPU devices, next to the plans that people copy. The flags make XLA
 # compile faster; they change little else, because matrix products come from a library.
@@ -15,6 +15,11 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -q
+
+# Runs what needs a GPU, on a machine with one and JAX with CUDA. Elsewhere each test says why it is
+# skipped.
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu -q tests/gpu
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,79 @@
+"""Plans from one GPU, for more: `make test-gpu` runs these on a machine that has one.
+
+They check what no double can: that XLA's stand-in topology compiles the whole mesh's program, that
+its kernels are in the recording, and that the replay with free collectives is what was measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jax.sharding import AbstractMesh
+
+import cfp
+from cfp.errors import CfpError
+from cfp.links.replay import replay
+from cfp.models import config, make_step
+from cfp.profile.measure.measurement import Measurement, Provenance
+from cfp.profile.measure.store import Store
+from cfp.profile.runners.stand_in import LocalDevices, find_gpus
+from tests.links.test_replay import FREE
+
+pytestmark = pytest.mark.gpu
+AGREES = 0.05  # of the measured time: what the kernels of a long step leave out are its gaps
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalDevices:
+    try:
+        return find_gpus()
+    except CfpError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def flags() -> Iterator[None]:
+    """XLA's flags are the usual ones: those of other tests make programs slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "")
+        yield
+
+
+@pytest.fixture(scope="module")
+def planned(
+    local: LocalDevices, flags: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[cfp.Plan, Path]:
+    cache = tmp_path_factory.mktemp("store")
+    step, args = make_step(config("gpt", "760m", layers=4, dtype="bfloat16"), abstract=True)
+    mesh = AbstractMesh((8,), ("x",))
+    found = cfp.plan(step, *args, mesh=mesh, links="h200_nvlink", cache_dir=cache, budget="8m")
+    return found, cache
+
+
+def test_a_plan_for_eight(planned: tuple[cfp.Plan, Path], local: LocalDevices) -> None:
+    plan, _ = planned
+    assert plan.environment.device_kind == local.kind
+    assert plan.evidence is not None
+    own = plan.evidence.own
+    assert own is not None, plan.notes
+    assert own.provenance is Provenance.REPLAYED
+    assert own.communication_s is not None
+    assert own.communication_s > 0
+
+
+def test_the_replay_with_free_collectives_is_what_was_measured(
+    planned: tuple[cfp.Plan, Path],
+) -> None:
+    _, cache = planned
+    with Store.open(cache) as store:
+        rows = [Measurement.from_json(one.document) for one in store.entries()]
+    steps = [one for one in rows if one.name.startswith("full step") and one.shares is not None]
+    assert steps
+    for one in steps:
+        assert one.shares is not None
+        assert one.shares.schedule is not None
+        free_s = replay(one.shares.schedule, FREE).time_s
+        assert free_s == pytest.approx(statistics.median(one.runs_s), rel=AGREES), one.name

@@ -1,0 +1,108 @@
+"""Kernel times by instruction, from recordings of the shape that a GPU's have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.profiler import ProfileData
+
+from cfp.links.replay import replay
+from cfp.links.schedule import Schedule, read_schedule
+from cfp.profile.runners.xplane import GAP_NS, gpu_kernels, kernel_times
+from tests.links.test_replay import FREE
+
+Kernel = tuple[str, str, int, int]  # the kernel's name, `hlo_op`, start and end in nanoseconds
+
+
+def plane(name: str, lines: dict[str, Sequence[Kernel]]) -> str:
+    """A plane as text: an event has its CUDA name, and `hlo_op` as a statistic."""
+    text, names = [], dict[str, int]()
+    for line, events in lines.items():
+        body = []
+        for cuda, op, start, end in events:
+            for one in (cuda, op):
+                names.setdefault(one, len(names) + 1)
+            span = f"offset_ps: {start}000 duration_ps: {end - start}000"
+            stat = f"stats {{ metadata_id: 1 ref_value: {names[op]} }}" if op else ""
+            body.append(f"events {{ metadata_id: {names[cuda]} {span} {stat} }}")
+        text.append(f'lines {{ name: "{line}" {" ".join(body)} }}')
+    for key, value in names.items():
+        text.append(f'event_metadata {{ key: {value} value {{ id: {value} name: "{key}" }} }}')
+        if key != "hlo_op":
+            entry = f'value {{ id: {value + 100} name: "{key}" }}'
+            text.append(f"stat_metadata {{ key: {value + 100} {entry} }}")
+    stats = 'stat_metadata { key: 1 value { id: 1 name: "hlo_op" } }'
+    joined = " ".join(text).replace("ref_value: ", "ref_value: 10")
+    return f'planes {{ name: "{name}" {stats} {joined} }}'
+
+
+def recording(*planes: str) -> ProfileData:
+    host = plane(
+        "/host:CPU", {"python": [("cfp:0", "", 0, 10**6), ("cfp:1", "", 10**6, 2 * 10**6)]}
+    )
+    return ProfileData.from_text_proto(host + "".join(planes))
+
+
+MARKS = {"cfp:0": "a", "cfp:1": "a"}
+
+
+def test_kernels_have_the_names_of_their_instructions() -> None:
+    """Outside a CUDA graph `hlo_op` says it, inside one the kernel's own name; what communicates is
+    left out, and so are lines that repeat the streams."""
+    stream: list[Kernel] = [
+        ("cutlass_80_gemm", "gemm_fusion.1", 1000, 5000),
+        ("loop_add_fusion", "command_buffer_3", 6000, 8000),
+        ("ncclDevKernel_AllReduce", "all-reduce-start.1", 8000, 9000),
+        ("cutlass_80_gemm", "gemm_fusion.1", 9000, 10000),
+    ]
+    gpu = plane("/device:GPU:0", {"Stream #14(Compute)": stream, "XLA Ops": stream})
+    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)
+    assert times["a"] == {
+        "gemm_fusion.1": pytest.approx((4000 + 1000 + 1000) * 1e-9),  # the last one with its gap
+        "loop_add_fusion": pytest.approx((1000 + 2000) * 1e-9),
+    }
+
+
+def test_runs_and_devices_are_averaged_and_long_gaps_are_the_hosts() -> None:
+    one = {"Stream #1": [("k", "k", 0, 100), ("k", "k", 10**6, 10**6 + 300)]}
+    two = {"Stream #1": [("k", "k", 0, 300), ("k", "k", 900_000, 900_000 + 100)]}
+    gpus = [plane(f"/device:GPU:{i}", lines) for i, lines in enumerate((one, two))]
+    times = kernel_times(recording(*gpus), MARKS, gpu_kernels)
+    first = (100 + (300 + GAP_NS + 100)) / 2  # of the second device the gap counts as `GAP_NS`
+    assert times["a"]["k"] == pytest.approx((first + 300) / 2 * 1e-9)
+
+
+def test_a_run_without_kernels_has_no_times() -> None:
+    assert kernel_times(recording(), {"cfp:0": "a"}, gpu_kernels) == {"a": {}}
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 3000)), min_size=1, max_size=8))
+def test_kernels_never_count_twice(spans: list[tuple[int, int]]) -> None:
+    """Kernels add up to what they cover and the gaps, each up to `GAP_NS`: by every nanosecond."""
+    events = [(f"k{i}", f"k.{i}", at, at + long) for i, (at, long) in enumerate(spans)]
+    gpu = plane("/device:GPU:0", {"Stream #1": events[::2], "Stream #2": events[1::2]})
+    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)["a"]
+    busy = {ns for at, long in spans for ns in range(at, at + long)}
+    counted = gap = 0
+    for ns in range(min(busy), max(busy) + 1):
+        gap = 0 if ns in busy else gap + 1
+        counted += ns in busy or gap <= GAP_NS
+    assert sum(times.values()) == pytest.approx(counted * 1e-9)
+
+
+def test_a_recording_becomes_a_schedule() -> None:
+    text = (
+        "HloModule m, is_scheduled=true\n\nENTRY %main () -> f32[] {\n"
+        "  %p = f32[4]{0} parameter(0)\n"
+        "  %fusion.1 = f32[4]{0} fusion(%p), kind=kLoop, calls=%f\n"
+        "  ROOT %all-reduce.1 = f32[4]{0} all-reduce(%fusion.1), replica_groups={}\n}\n"
+    )
+    stream = [("fusion_1", "fusion.1", 0, 2000), ("nccl", "all-reduce.1", 2000, 2500)]
+    gpu = plane("/device:GPU:0", {"Stream #1": stream})
+    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)["a"]
+    schedule = read_schedule(text, {"x": 8}, times)
+    assert isinstance(schedule, Schedule)
+    assert replay(schedule, FREE).time_s == pytest.approx(2e-6)

@@ -1,0 +1,113 @@
+"""Which GPUs stand in, as a driver says it; there is none here, so that it is a double."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from jax.sharding import AbstractMesh
+
+from cfp.errors import CfpError
+from cfp.profile.runners import stand_in
+from cfp.profile.runners.stand_in import LocalDevices, find_gpus, used
+from cfp.profile.runners.stand_in_worker import StandInSession
+from cfp.profile.runners.xplane import gpu_kernels
+
+GIB = 2**30
+
+
+@dataclass
+class Driver:
+    """What `libcuda.so.1` answers."""
+
+    names: tuple[str, ...] = ("NVIDIA H200",)
+    version: int = 13000
+    fails: int = 0
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self.fails
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self.names)
+        return 0
+
+    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802
+        version._obj.value = self.version
+        return 0
+
+    def cuDeviceGetName(self, text: Any, size: int, device: int) -> int:  # noqa: N802
+        text.value = self.names[device].encode()
+        return 0
+
+    def cuDeviceTotalMem_v2(self, total: Any, device: int) -> int:  # noqa: N802
+        total._obj.value = 140 * GIB
+        return 0
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX's plugin for CUDA 13 is installed."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        stand_in.importlib.util,
+        "find_spec",
+        lambda name: object() if name == "jax_cuda13_plugin" else real(name),
+    )
+    for name in stand_in.FRACTION_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def loads(driver: Driver) -> Callable[[str], Any]:
+    return lambda name: driver
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_driver_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_gpus(loads(Driver()))
+    assert found == LocalDevices("gpu", "NVIDIA H200", 1, 105 * GIB)
+    mixed = Driver(("NVIDIA H200", "NVIDIA H200", "NVIDIA L40S", "NVIDIA H200"))
+    assert find_gpus(loads(mixed)).count == 2, "those of one kind with the first, in a row"
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    assert find_gpus(loads(Driver())).memory_bytes == 70 * GIB
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "much")
+    assert find_gpus(loads(Driver())).memory_bytes == 105 * GIB
+
+
+def missing(name: str) -> Any:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (missing, "this machine has no NVIDIA driver"),
+        (loads(Driver(fails=100)), "shows no GPU"),
+        (loads(Driver(names=())), "shows no GPU"),
+        (loads(Driver(version=12040)), "is for CUDA 12, and this JAX needs CUDA 13"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(load: Callable[[str], Any], why: str) -> None:
+    with pytest.raises(CfpError, match=why):
+        find_gpus(load)
+
+
+def test_a_jax_without_cuda() -> None:
+    with pytest.raises(CfpError, match=r'without CUDA: pip install "jax\[cuda13\]"'):
+        find_gpus(loads(Driver()))
+
+
+@pytest.mark.parametrize(
+    ("local", "mesh", "count"), [(1, 16, 1), (8, 64, 8), (8, 12, 4), (3, 8, 1)]
+)
+def test_as_many_stand_in_as_divide_the_mesh(local: int, mesh: int, count: int) -> None:
+    assert used(LocalDevices("gpu", "any", local, None), AbstractMesh((mesh,), ("x",))) == count
+
+
+def test_the_worker_reads_a_gpus_kernels() -> None:
+    assert StandInSession.kernels is gpu_kernels
+    assert ctypes.CDLL is find_gpus.__defaults__[0]  # type: ignore[index]
