@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-gpu lint bench bench-clusters verify-sweep clean
+.PHONY: demo test test-gpu lint docs bench bench-clusters verify-sweep clean
 
 # Plans a small GPT over 4 virtual CPU devices, next to the plans that people copy. The flags make XLA
 # compile faster; they change little else, because matrix products come from a library.
@@ -20,6 +20,10 @@ test: lint
 # skipped.
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu -q tests/gpu
+
+# Builds the documentation into build/site; the tests build it, too, and refuse warnings.
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs build
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

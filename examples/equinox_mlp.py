@@ -48,5 +48,5 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4)  # where there is no accelerator
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--budget", default="30s")
+    parser.add_argument("--budget", default="60s")
     main(**vars(parser.parse_args()))
