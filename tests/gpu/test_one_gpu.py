@@ -47,7 +47,7 @@ def planned(
     local: LocalDevices, flags: None, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[cfp.Plan, Path]:
     cache = tmp_path_factory.mktemp("store")
-    step, args = make_step(config("gpt", "760m", layers=4, dtype="bfloat16"), abstract=True)
+    step, args = make_step(config("gpt", "2.6b", layers=4, dtype="bfloat16"), abstract=True)
     mesh = AbstractMesh((8,), ("x",))
     found = cfp.plan(step, *args, mesh=mesh, links="h200_nvlink", cache_dir=cache, budget="8m")
     return found, cache

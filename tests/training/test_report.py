@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -33,6 +34,9 @@ def test_the_summary() -> None:
         "  throughput  20,000 tokens/s, 40 TFLOP/s, all devices together",
         "  predicted   40.00 ms: measured is 1.25 times that",
     ]
+    known = replace(FACTS, peak_flops=1e14).after(steps)
+    assert known.mfu == pytest.approx(0.1)
+    assert "40 TFLOP/s, MFU 10.0%, all devices" in summary_lines(known)[3]
     assert summary_lines(FACTS.after(steps[:1]))[-1] == (
         "  step time   not known: the first, which compiles, took 3.00 s"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -197,6 +198,8 @@ def any_mesh(
 ) -> AnyMesh:
     """Returns a mesh of the machine's devices; with links, one that has no devices."""
     if links is None:
+        # programs run in a worker, which finds no memory on GPUs that this process has taken
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         return make_mesh(shape, platform, names)
     return absent_mesh(shape, names)
 

@@ -81,6 +81,10 @@ class Schedule:
         """Yields every transfer, and how often one run of the program makes it."""
         return _transfers(self.moments, 1)
 
+    def check(self) -> None:
+        """Raises `ValueError` where no program has such a schedule: files hold them."""
+        _check(self.moments)
+
     def show(self) -> str:
         return "\n".join(_lines(self.moments, ""))
 
@@ -243,6 +247,21 @@ class _Reader:
                     )
                 seconds += self._kernel(line, times)
         return seconds
+
+
+def _check(moments: Sequence[Moment]) -> None:
+    for at, moment in enumerate(moments):
+        sent = 0 if moment.transfer is None else moment.transfer.bytes
+        if not 0 <= moment.compute_s < math.inf or sent < 0:
+            raise ValueError("`schedule` has numbers that no schedule has")
+        if moment.wait is not None and (
+            not 0 <= moment.wait <= at or moments[moment.wait].transfer is None
+        ):
+            raise ValueError("`schedule` waits for what does not start")
+        if moment.loop is not None:
+            if moment.loop.times < 1:
+                raise ValueError("`schedule` has a loop whose `times` is below 1")
+            _check(moment.loop.body)
 
 
 def _transfers(moments: Sequence[Moment], times: int) -> Iterator[tuple[Transfer, int]]:

@@ -137,7 +137,11 @@ def summary_lines(training: Training) -> list[str]:
 def _rates(training: Training, seconds: float) -> list[str]:
     steps = f"{1 / seconds:,.2f} steps/s"  # used where the tokens of a step are not known
     tokens = None if training.tokens is None else f"{training.tokens / seconds:,.0f} tokens/s"
-    return [tokens or steps, f"{training.flops / seconds / 1e12:.3g} TFLOP/s"]
+    rates = [tokens or steps, f"{training.flops / seconds / 1e12:.3g} TFLOP/s"]
+    if training.peak_flops is not None:
+        share = training.flops / seconds / (training.devices * training.peak_flops)
+        rates.append(f"MFU {share:.1%}")
+    return rates
 
 
 def _names(names: Collection[str]) -> str:

@@ -31,6 +31,7 @@ from cfp.trace import Graph, trace
 from cfp.trace.paths import argument_names
 from cfp.trace.runtime import without_mesh
 from cfp.training.flops import model_flops
+from cfp.training.peaks import peak_flops, product_dtype
 from cfp.training.summary import Training, TrainStep
 
 _OUT_OF_MEMORY = (
@@ -111,6 +112,7 @@ def prepare(
             flops=model_flops(graph),
             tokens=tokens,
             predicted_s=plan.predicted.time_s if plan is not None and plan.predicted else None,
+            peak_flops=peak_flops(str(device.device_kind), product_dtype(graph)),
         ),
         call=_jit(graph, step, donated)
         if plan is None

@@ -23,7 +23,8 @@ class Training:
 
     `fed_back` are the arguments that the step's results replace, whole or in part; `as_given`
     are the others, which stay so unless a batch renews them. `tokens` and `flops` are per step,
-    over all devices.
+    over all devices; `peak_flops` is what one device can do in a second, None where it is not
+    known.
     """
 
     plan: str | None
@@ -36,6 +37,7 @@ class Training:
     flops: float
     tokens: int | None
     predicted_s: float | None
+    peak_flops: float | None = None
     steps: tuple[TrainStep, ...] = ()
 
     @property
@@ -60,6 +62,13 @@ class Training:
     def tflops_per_s(self) -> float | None:
         return None if self.step_s is None else self.flops / self.step_s / 1e12
 
+    @property
+    def mfu(self) -> float | None:
+        """Returns the model's FLOPs as a share of what the devices could do meanwhile."""
+        if self.step_s is None or self.peak_flops is None:
+            return None
+        return self.flops / self.step_s / (self.devices * self.peak_flops)
+
     def after(self, steps: Iterable[TrainStep]) -> Training:
         return replace(self, steps=tuple(steps))
 
@@ -81,4 +90,5 @@ class Training:
             "steps_per_s": self.steps_per_s,
             "tokens_per_s": self.tokens_per_s,
             "tflops_per_s": self.tflops_per_s,
+            "mfu": self.mfu,
         }

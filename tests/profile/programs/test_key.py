@@ -77,6 +77,7 @@ def test_constants_and_what_goes_round_count() -> None:
         {"platform": "gpu"},
         {"device_kind": "NVIDIA H200"},
         {"host": "4 cores of a kind"},
+        {"stand_ins": 1},
         {"mesh_shape": (2, 2)},
         {"processes": (0, 0, 1, 1)},
         {"hosts": (0, 0, 1, 1)},

@@ -258,10 +258,10 @@ def test_devices_and_runs_are_averaged_and_a_run_without_events_is_left_out(kind
     data = ProfileData.from_text_proto(HOST + "".join(devices))
     found = shares(data, MARKS, 2)
     assert set(found) == {"a"}
-    assert astuple(found["a"]) == pytest.approx((40e-9, 10e-9, 0))
+    assert astuple(found["a"])[:3] == pytest.approx((40e-9, 10e-9, 0))
 
 
 def test_a_loop_on_a_tpu_is_the_operations_inside():
     events = [("while.1", 0, 90), ("fusion.1", 10, 30), ("all-gather-done.1", 30, 35)]
     data = ProfileData.from_text_proto(HOST + plane("/device:TPU:0", "XLA Ops", events))
-    assert astuple(shares(data, {"cfp:0": "a"}, 1)["a"]) == pytest.approx((20e-9, 5e-9, 0))
+    assert astuple(shares(data, {"cfp:0": "a"}, 1)["a"])[:3] == pytest.approx((20e-9, 5e-9, 0))

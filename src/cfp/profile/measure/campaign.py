@@ -259,13 +259,17 @@ class Campaign:
         self._usual_drift.see(stored)
         self._drifts[request.key] = stored.drift
         ran = replace(stored, drift=self._usual_drift.drift(stored.drift))
-        found = ran if self.network is None else ran.replayed(self.network)
+        found = ran
+        if self.network is not None:
+            found = ran.replayed(self.network)
+        elif self.machine.platform == "gpu" and not request.by_host:
+            found = ran.on_device()
         self.known[request.key] = found
         if ran.failed is None:
             self._ran_s[request.key] = statistics.median(ran.runs_s)
         if found.failed is None and request.group:
-            best = self._best.get(request.group, found.time_s)
-            self._best[request.group] = min(best, found.time_s)
+            time_s = (ran if self.network is None else found).time_s
+            self._best[request.group] = min(self._best.get(request.group, time_s), time_s)
 
     def _write(self, request: Request, measurement: Measurement) -> None:
         self._know(request, measurement)

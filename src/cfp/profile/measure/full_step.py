@@ -52,7 +52,8 @@ def step_request(
     stopped early."""
     frees = machine.platform != "cpu"  # the host's memory holds several
     step, name = whole_step(analysis), f"full step: {name}"
-    return layout_request(machine, mesh, step, layouts, name, "", frees=frees)
+    made = layout_request(machine, mesh, step, layouts, name, "", frees=frees)
+    return replace(made, by_host=True)
 
 
 def alone_request(machine: Machine, mesh: AnyMesh, analysis: Analysis, slowest_s: float) -> Request:

@@ -113,6 +113,20 @@ class Measurement:
         """Returns the time in collectives, also where something is computed beside them."""
         return self.exposed_s + (0.0 if self.shares is None else self.shares.hidden_s)
 
+    def on_device(self) -> Measurement:
+        """Returns what the program takes of a device's time, where that is less than what the host
+        sees. A segment alone may be over before the host has launched the next kernel, while in a
+        step the host is ahead of the device."""
+        shares = self.shares
+        busy_s = 0.0
+        if shares is not None:
+            busy_s = shares.compute_s + shares.transfer_s + shares.waiting_s
+        if not 0 < busy_s < self.time_s * self.drift:
+            return self
+        scale = busy_s / statistics.median(self.runs_s)
+        runs_s = tuple(run_s * scale for run_s in self.runs_s)
+        return replace(self, runs_s=runs_s, overhead_s=0.0)
+
     def replayed(self, network: Times) -> Measurement:
         """Returns what the program takes on a network, of a measurement on a device that stands in
         for others: its kernels as they were measured, its collectives as the network says. The
@@ -170,6 +184,8 @@ class Measurement:
         for name, values in numbers.items():
             if not all(0 <= value < math.inf for value in values):
                 raise ValueError(f"`{name}` has numbers that no measurement has")
+        if shares.schedule is not None:
+            shares.schedule.check()
         if self.drift == 0:
             raise ValueError("`drift` is 0")
         if self.failed is None and (not self.runs_s or self.memory is None):
