@@ -56,3 +56,22 @@ def test_within_the_budget(clock: Clock) -> None:
     assert ", 60 to 90 s left" in shown(clock, progress)
     clock.now += 200
     assert ", about 0 s left" in shown(clock, progress)
+
+
+@pytest.mark.parametrize(
+    ("asked", "terminal", "told"),
+    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+)
+def test_python_shows_it_on_a_terminal_unless_asked_otherwise(
+    monkeypatch: pytest.MonkeyPatch, asked: bool | None, terminal: bool, told: bool
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(
+        module,
+        "Console",
+        lambda stderr: Console(file=out, width=200, force_terminal=terminal and stderr),
+    )
+    with module.shown(asked) as progress:
+        assert isinstance(progress, TerminalProgress) is told
+    with module.shown(progress) as given:
+        assert given is progress
