@@ -1,10 +1,11 @@
 """The links that come with CFP, fitted to published NCCL measurements, and how well they fit.
 
 `python -m bench.links NCCL.csv` writes src/cfp/links/shipped/*.toml and bench/results/links.md. The
-csv has the columns system, nccl, op_name, num_gpus, bytes (of the whole tensor, as nccl-tests
-counts) and latency_us. Every curve becomes `REGIMES` straight lines that join, rise, and leave the
-least sum of squared relative errors; the sizes where they join are the best of all choices. Links
-between machines are made of published constants instead, for want of measurements.
+csv is made of aiconfigurator's files nccl_perf.parquet (see `SOURCE`), with the columns system,
+nccl, op_name, num_gpus, bytes (of the whole tensor, as nccl-tests counts) and latency_us. Every
+curve becomes `REGIMES` straight lines that join, rise, and leave the least sum of squared relative
+errors; the sizes where they join are the best of all choices. Links between machines are made of
+published constants instead, for want of measurements.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ SYSTEMS = {
     "rtx_pro_6000_server": ("rtx_pro_6000_pcie", "NVIDIA RTX PRO 6000"),
 }
 LAUNCH_US, ROUND_TRIP_US = 45.0, 31.0  # XLA's speed-of-light model of collectives, for H100
+# an all-reduce over 8 H100 in GB/s of the tensor, by megabytes: the table that XLA's scheduler has
+# (xla/service/gpu/model/default_collective_perf_table.txtpb)
+XLA_H100 = {1: 20.0, 16: 116.0, 256: 213.0}
 BANDS = ((2**15, "up to 32 KiB"), (2**21, "to 2 MiB"), (2**25, "to 32 MiB"), (2**62, "above"))
 
 Array = npt.NDArray[np.float64]
@@ -175,7 +179,7 @@ def share(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1%} ({max(values):.0%})"
 
 
-def table(found: Sequence[Miss], constants: Sequence[Link]) -> str:
+def table(found: Sequence[Miss], h100: Link, constants: Sequence[Link]) -> str:
     """Returns the page: errors by link, collective and size."""
     fitted = [miss.fitted for miss in found]
     alone = [miss.alone for miss in found]
@@ -210,6 +214,15 @@ def table(found: Sequence[Miss], constants: Sequence[Link]) -> str:
         cells = share([m.fitted for m in own]), share([m.alone for m in own])
         lines.append(f"| {words} | {cells[0]} | {cells[1]} |")
         low = high
+    lines += ["", "## Beside another source", ""]
+    said = ", ".join(
+        f"{size} MB: {size / h100.time_s('all-reduce', 8, 1e6 * size) / 1e3:.0f} ({theirs:.0f})"
+        for size, theirs in XLA_H100.items()
+    )
+    lines.append(
+        "An all-reduce over 8 H100 in GB/s of the tensor, by `h100_nvlink`, and in parentheses by "
+        f"the table that XLA's scheduler has: {said}."
+    )
     lines += ["", "## Not fitted", ""]
     lines += [f"- `{link.name}`: {link.source}. Its error is unknown." for link in constants]
     return "\n".join(lines) + "\n"
@@ -236,7 +249,8 @@ def main() -> None:
     constants = constant_links(links[0])
     for link in (*links, *constants):
         (SHIPPED / f"{link.name}.toml").write_text(show_file([link], comment(link)))
-    text = table(found, constants).replace(str(path), path.name)
+    h100 = next(link for link in links if link.name == "h100_nvlink")
+    text = table(found, h100, constants).replace(str(path), path.name)
     (RESULTS / "links.md").write_text(text)
 
 

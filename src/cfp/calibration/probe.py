@@ -22,8 +22,9 @@ from cfp.profile.programs.requests import Request
 from cfp.profile.runners.job import Job
 from cfp.segments.fill import Fill
 
-SHORT_CHAIN, LONG_CHAIN = 2, 8  # collectives in a program, from and below
-CHAIN_BYTES = 2**18  # this size: a larger one outweighs what starting a program takes
+CHAIN_BYTES = 2**21  # that a program moves, in at least and at most
+SHORT_CHAIN, LONG_CHAIN = 2, 32  # collectives: that the processes of a cluster start milliseconds
+# apart is waiting, too, and must weigh little in each
 ITEM_BYTES = 4  # of a float32
 _lax: Any = jax.lax
 
@@ -40,7 +41,7 @@ class Probe:
 
     @property
     def chain(self) -> int:
-        return LONG_CHAIN if self.size_bytes < CHAIN_BYTES else SHORT_CHAIN
+        return min(max(CHAIN_BYTES // self.size_bytes, SHORT_CHAIN), LONG_CHAIN)
 
     def show(self) -> str:
         return f"{self.kind} along {self.axis}: {self.size_bytes} bytes"
