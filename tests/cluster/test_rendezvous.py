@@ -154,7 +154,7 @@ def test_a_secret_that_not_all_have(
 ) -> None:
     monkeypatch.setenv(rendezvous.SECRET, ours)
     monkeypatch.setattr(
-        rendezvous, "_broadcast", lambda told: rendezvous.Told(("127.0.0.1",), 1, leaders)
+        rendezvous, "_broadcast", lambda told: rendezvous.Invitation(("127.0.0.1",), 1, leaders)
     )
     with pytest.raises(CfpError, match=said):
         rendezvous._follow(1, 2)

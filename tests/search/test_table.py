@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfp.search import Problem
-from cfp.search.curve import Rounding, curve_within, find_curve, hull
+from cfp.search.curve import Bucketing, curve_within, find_curve, hull
 from cfp.search.elimination import Sight, Walk, best_order, build
 from cfp.search.frontier import curves
 from cfp.search.problem import Node
@@ -93,7 +93,7 @@ def test_marginals_are_the_least_cost_with_an_option(case: tuple[Problem, list[i
 @settings(max_examples=60, deadline=None)
 @given(instances(AWKWARD), st.floats(1, 5))
 def test_rounding_goes_up_and_loses_no_more_than_it_says(problem: Problem, digits: float) -> None:
-    rounding = Rounding(problem, build(problem, range(len(problem.nodes))))
+    rounding = Bucketing(problem, build(problem, range(len(problem.nodes))))
     buckets = rounding.buckets(10**digits, 1e-9)
     if buckets is None:
         return
@@ -110,7 +110,7 @@ def chain(kinds: list[list[int]]) -> Problem:
 
 
 def rounded(problem: Problem, work: float) -> tuple[int, int]:
-    buckets = Rounding(problem, build(problem, range(len(problem.nodes)))).buckets(work, 1e-9)
+    buckets = Bucketing(problem, build(problem, range(len(problem.nodes)))).buckets(work, 1e-9)
     assert buckets is not None
     return buckets.unit_bytes, buckets.error_bytes
 

@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 from cfp.cluster.wire import FRAME_BYTES, Keys, Message, Wire, WireError, sign
 
-BEAT_S = 2.0
-SILENT_S = 20.0
+BEAT_S = 2.0  # between beats: ten may be late or lost before an end counts as gone
+SILENT_S = 20.0  # longer than a busy machine keeps a thread from running
 PROOF_S = 10.0  # to prove that one knows the secret: a few small messages
 GREETING_BYTES = 4096  # at most, of what an end says that has proved nothing yet
-_NONCE_BYTES = 32
+_NONCE_BYTES = 32  # so many random bytes never come twice
 
 
 class ConnectionLost(Exception):

@@ -24,7 +24,7 @@ from cfp.cluster.rendezvous import meet
 from cfp.cluster.team import Team
 from cfp.errors import CfpError
 
-JOIN_S = 120
+JOIN_S = 120  # for all processes to be there: schedulers may start hosts a minute apart
 ABORT_S = 30  # later, JAX would abort: long enough for us to be first on a busy machine
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 MPI_RANK, MPI_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"

@@ -25,7 +25,7 @@ ECHO_S = 5.0  # what a process prints may be held open by one that it started
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class LaunchedProcess:
     """A process, and the thread that passes on what it prints, if one does."""
 
     process: subprocess.Popen[str]
@@ -38,7 +38,7 @@ Membered = tuple[Sequence[str], tuple[str, str, str]]  # a command, and the valu
 def run_all(commands: Sequence[Membered], output: TextIO | None = None) -> int:
     """Runs processes that know one secret and end when this one does; returns the exit code. The
     first is shown, and its stdout goes to `output`."""
-    started: list[Started] = []
+    started: list[LaunchedProcess] = []
     with leash() as (end, launcher):
         shared = {SECRET: secrets.token_hex(32), LAUNCHER: launcher}
         try:
@@ -60,7 +60,7 @@ def _start(
     *,
     shown: bool,
     output: TextIO | None,
-) -> Started:
+) -> LaunchedProcess:
     """Returns one started process. What a process that is not `shown` prints goes to stderr, line
     by line and numbered; the stdout of one that is shown goes to `output`."""
     try:
@@ -78,14 +78,14 @@ def _start(
     except OSError as error:
         raise CfpError(f"Cannot start `{command[0]}`: {error.strerror}.") from error
     if process.stdout is None:
-        return Started(process, None)
+        return LaunchedProcess(process, None)
     number = variables[VARIABLES[2]]
     echo = threading.Thread(target=_echo, args=(process.stdout, number), daemon=True)
     echo.start()
-    return Started(process, echo)
+    return LaunchedProcess(process, echo)
 
 
-def wait_all(started: Sequence[Started]) -> int:
+def wait_all(started: Sequence[LaunchedProcess]) -> int:
     """Returns 0 if all end well, else the code of the first that does not. SIGTERM is passed on."""
     processes = [one.process for one in started]
     code = 0

@@ -37,10 +37,10 @@ from cfp.version import VERSION
 
 SECRET = "CFP_SECRET"  # the variable
 SECRET_CHARACTERS = 32  # at least: 128 bits, as hexadecimal digits
-MEET_S = 60.0
+MEET_S = 60.0  # all processes run already: a busy one needs seconds, a firewall for ever
 HEARD = 128  # connections whose greetings are heard at once; of more, the oldest are given up
-_TRY_S = 5.0
-_PAUSE_S = 0.05
+_TRY_S = 5.0  # for one address to answer: the others have their turn within `MEET_S`
+_PAUSE_S = 0.05  # between two tries: nobody notices it, and it keeps no core busy
 _BYTES = 2048  # the size of the broadcast
 _NAMES = 16  # addresses in it
 _REFUSED = (OSError, EOFError, WireError)
@@ -61,7 +61,7 @@ class Hosts(Message, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Invitation:
     """What is broadcast: where the leader listens, and the secret; "" is the environment's."""
 
     hosts: tuple[str, ...]
@@ -92,7 +92,7 @@ def _lead(count: int) -> Team:
         with listen(listens) as listener:
             addresses = (listens,) if listens else own_addresses()[:_NAMES]
             port = int(listener.getsockname()[1])
-            _broadcast(Told(tuple(addresses), port, "" if known else secret))
+            _broadcast(Invitation(tuple(addresses), port, "" if known else secret))
             _gather(listener, count, secret.encode(), connections, hosts)
     except BaseException:
         for connection in connections.values():
@@ -204,7 +204,7 @@ def _follow(index: int, count: int) -> Team:
     raise CfpError(f"Process {index} met process 0, and not all the others: process 0 {how}.")
 
 
-def _reach(told: Told, index: int, secret: bytes) -> tuple[Connection, str]:
+def _reach(told: Invitation, index: int, secret: bytes) -> tuple[Connection, str]:
     """Returns the connection to process 0, and the address that it was reached at."""
     deadline = time.monotonic() + MEET_S
     greeting = Hello(index, socket.gethostname(), VERSION)
@@ -250,7 +250,7 @@ def _known_secret() -> str:
     return found
 
 
-def _broadcast(told: Told | None) -> Told:
+def _broadcast(told: Invitation | None) -> Invitation:
     """Returns what the leader tells all processes; the others give None."""
     data = b"" if told is None else encode(told)
     if len(data) > _BYTES - 2:
@@ -258,7 +258,7 @@ def _broadcast(told: Told | None) -> Told:
     padded = (len(data).to_bytes(2, "big") + data).ljust(_BYTES)
     sent: Any = multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))
     found = np.asarray(sent, np.uint8).tobytes()
-    return decode(found[2 : 2 + int.from_bytes(found[:2], "big")], Told)
+    return decode(found[2 : 2 + int.from_bytes(found[:2], "big")], Invitation)
 
 
 def _check_version(version: str, who: str, leader: str, leaders: str) -> None:

@@ -16,8 +16,8 @@ from cfp.cluster.team import Over, Team
 from cfp.cluster.wire import Message
 from cfp.errors import CfpError
 
-FAREWELL_S = 60.0
-GRACE_S = 10.0
+FAREWELL_S = 60.0  # the others may still be saving what this process has saved
+GRACE_S = 10.0  # of a process that failed: the others only have to hear of it
 
 
 class Done(Message, frozen=True):

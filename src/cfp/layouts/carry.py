@@ -19,7 +19,7 @@ from cfp.affine import Dims
 from cfp.layouts.layout import Layout, Shape, transfer
 from cfp.trace import Op
 
-OPEN = -1
+OPEN = -1  # no dim has this number
 PartialLayout = tuple[int | None, ...]  # as Layout, with OPEN where undecided
 
 

@@ -34,7 +34,7 @@ from cfp.links.link import COLLECTIVES, REQUIRED, Curve, FitError, Link, Scope
 from cfp.links.network import Network
 from cfp.writing import write_whole
 
-FORMAT = 1
+FORMAT = 1  # of link files; files of other formats are refused
 NEAR = 0.4  # of what two names have in common: `h100` and `h100_nvlink` have half
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 SUFFIX = ".toml"

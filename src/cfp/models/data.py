@@ -14,7 +14,7 @@ from jax import Array
 from cfp.models.config import Config
 
 PAD, MASK, SPECIAL = 0, 1, 2  # BERT's special tokens, and how many there are
-STRIDES = 4
+STRIDES = 4  # sequences count up by 1 to 4: few enough for a tiny model to learn in a test
 
 
 def synthetic_batch(config: Config, seed: int | Array = 0) -> dict[str, Array]:

@@ -39,7 +39,7 @@ from cfp.models.layers import (
     weight,
 )
 
-AUX_WEIGHT = 0.01
+AUX_WEIGHT = 0.01  # of the loss that balances experts, as in GShard and the Switch Transformer
 
 
 def init(config: Config, key: Array) -> Params:

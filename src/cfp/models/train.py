@@ -17,7 +17,7 @@ from cfp.models.config import Config
 from cfp.models.data import synthetic_batch
 from cfp.models.layers import Params
 
-_ABSTRACT_BYTES = 2**30
+_ABSTRACT_BYTES = 2**30  # a larger state is not made unasked: it takes time, and may not fit
 
 Step = Callable[..., tuple["TrainState", dict[str, Array]]]
 

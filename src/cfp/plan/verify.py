@@ -37,11 +37,12 @@ from cfp.segments.fill import example_inputs
 from cfp.trace import Graph, is_key
 from cfp.trace.runtime import without_mesh
 
+# The numbers of the formula above.
 MOVED = (2.0, 64.0)  # by how many of e and of s arguments are moved
-ALLOWED = (8.0, 256.0)
-MAGNIFIED = 4.0
+ALLOWED = (8.0, 256.0)  # by how many of e and of s an output may differ: four times as many
+MAGNIFIED = 4.0  # times c: a few runs see less than the largest change there is
 NOISE = 0.25  # as a share of max |x|
-NOISE_MAGNIFIED = 16.0
+NOISE_MAGNIFIED = 16.0  # times c, of an output that is noise
 RUNS = 8  # with moved arguments
 
 

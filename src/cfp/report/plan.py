@@ -44,7 +44,7 @@ _INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
 # the same in a seed's text, where a path is followed by its shape: [3]['qkv'][64,192]
 _SEED_INDEX = re.compile(r"(?<=\[)\d+(?=\][\[.])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
 _KEYS = {"fry": 8, "rbg": 16, "urbg": 16}  # bytes of a random key, by its kind
-_MOST_VALUES = 20
+_MOST_VALUES = 20  # rows of a table: what a screen shows
 TEXT_WIDTH = 100  # columns of `plan.show()`: what editors and notebooks show without wrapping
 
 

@@ -13,7 +13,7 @@ processing, with the formula that each is about and the function that computes i
                   least T of all plans with an option                        `marginals`
     price         L_λ = min over choices of T + λ·kept <= T + λ·kept         `at_prices`
     curve         least T by kept: corners of its hull, and buckets          `hull`, `find_curve`
-                  kept <= base + unit·Σ shift <= kept + error                `Rounding.buckets`
+                  kept <= base + unit·Σ shift <= kept + error                `Bucketing.buckets`
     frontier      least T by M: the best curve over all caps on scratch      `find_frontier`
                   least M = min over caps S of S + (least kept under S)      `smallest`
     limit         T >= L_λ(i, o) - λ·K rules options out at a limit          `narrow`

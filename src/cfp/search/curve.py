@@ -7,8 +7,8 @@ buckets allows.
 they cost the same finds the next one, or shows that there is none; the widest gaps come first. With
 many nodes the corners are dense and are almost the whole curve, whatever the sizes in bytes are.
 
-**Buckets** (`Rounding`). What an option keeps counts from the least that its node can keep, so what
-every plan has in common is not rounded, and is rounded up:
+**Buckets** (`Bucketing`). What an option keeps counts from the least that its node can keep, so
+what every plan has in common is not rounded, and is rounded up:
 
     shift = ceil((kept - least of the node) / unit)
     kept of a choice <= base + unit * Σ shift <= kept of the choice + error
@@ -114,7 +114,7 @@ class Buckets:
     width: int
 
 
-class Rounding:
+class Bucketing:
     """Choices of the unit for a problem, by the work that they make.
 
     No bucket is needed beyond the one of `fastest`, a choice that no other beats in time, nor
@@ -259,7 +259,7 @@ def find_curve(sub: Subproblem, order: Sequence[int], work: float) -> Curve | No
     fastest = fastest_of(sub.problem, steps)
     if fastest is None:
         return None
-    rounding = Rounding(sub.problem, steps, fastest=fastest)
+    rounding = Bucketing(sub.problem, steps, fastest=fastest)
     buckets = rounding.buckets(work, CURVE_CLOSE)
     coarse = buckets is None or buckets.error_bytes > rounding.range_bytes / CORNERS
     corners = hull(sub.problem, steps, work if coarse else work * HULL_SHARE)
@@ -277,7 +277,7 @@ def curve_within(
     need `limit_bytes` at most, if any; None where no choice is possible."""
     steps = build(sub.problem, order)
     fastest = fastest_of(sub.problem, steps)
-    rounding = Rounding(sub.problem, steps, fastest=fastest, kept_bytes=kept_bytes)
+    rounding = Bucketing(sub.problem, steps, fastest=fastest, kept_bytes=kept_bytes)
     if fastest is None or kept_bytes < rounding.base_bytes:
         return None
     buckets = rounding.buckets(work, LIMIT_CLOSE)

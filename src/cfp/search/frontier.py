@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cfp.search.curve import Curve, Rounding, fastest_of, find_curve, hull
+from cfp.search.curve import Bucketing, Curve, fastest_of, find_curve, hull
 from cfp.search.elimination import Steps, build
 from cfp.search.problem import Array, Numbers, Point, frontier_of, points
 from cfp.search.prune import prune
@@ -123,7 +123,7 @@ def _caps(sub: Subproblem, order: Sequence[int], values: Numbers, work: float) -
     fastest = fastest_of(sub.problem, steps)
     if len(values) == 1 or fastest is None:
         return [int(values[-1])]
-    rounding = Rounding(sub.problem, steps, fastest=fastest)
+    rounding = Bucketing(sub.problem, steps, fastest=fastest)
     gap = hull(sub.problem, steps, work / MOST_COARSE / 2).gap_bytes
     best = math.inf, [int(values[-1])]
     for count in range(1, min(MOST, len(values)) + 1):

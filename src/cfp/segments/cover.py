@@ -30,8 +30,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-MAX_SPACE = 10_000
-EPSILON = 1e-9
+MAX_SPACE = 10_000  # a transformer layer on two axes has 6561 options and should be one segment
+EPSILON = 1e-9  # charges are sums of fractions 1/n, which round in the sixteenth digit
 
 Run = tuple[int, int]  # start, stop
 Cost = tuple[float, ...]  # stray, distinct, space, runs

@@ -162,7 +162,8 @@ class _Rebuild:
             return self._operand(equation, 0, env)
 
     def _operand(self, equation: Equation, operand: int, env: dict[int, Any]) -> Any:
-        """What has entered is kept in `env` under -1 - its number: a loop's body has its own."""
+        """Returns an operand. What has entered is kept in `env` under -1 - its number: a loop's
+        body has an `env` of its own."""
         array = env[equation.inputs[operand]]
         number = self.touch.entry(equation.index, operand)
         if number is not None:

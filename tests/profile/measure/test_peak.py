@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.profile.measure.memory import Needs, Place, kept_and_scratch, peak_bytes, places
+from cfp.profile.measure.memory import Needs, PeakSide, kept_and_scratch, peak_bytes, places
 
 FAST = settings(deadline=None, database=None, derandomize=True, max_examples=200)
 PARTS = ("stored", "activations", "gradients", "scratch", "renewed")
@@ -84,7 +84,7 @@ def test_the_search_counts_no_less_than_the_peak_and_no_more_than_everything(
 @settings(FAST)
 @given(segments())
 def test_some_segment_among_the_peaks_is_at_the_peak(found: list[Needs]) -> None:
-    among = [i for i, place in enumerate(places(found)) if place is Place.AMONG]
+    among = [i for i, place in enumerate(places(found)) if place is PeakSide.AMONG]
     for choice in every_choice(found):
         most = max(at(found, choice, i) for i in among)
         assert peak_bytes(found, choice) == max(most, updated(found, choice))
@@ -102,12 +102,12 @@ def test_with_one_option_each_nothing_is_lost() -> None:
 def test_with_large_activations_the_end_of_the_forward_pass_is_the_peak() -> None:
     layer = Needs(*(np.array([n, n]) for n in (10, 8, 2)), np.array([1, 5]), np.array([0, 0]))
     found = places([layer] * 12)
-    assert found[:9] == [Place.BEFORE] * 9
-    assert found[-1] is Place.AMONG
+    assert found[:9] == [PeakSide.BEFORE] * 9
+    assert found[-1] is PeakSide.AMONG
 
 
 def test_with_large_gradients_the_end_of_the_backward_pass_is_the_peak() -> None:
     layer = Needs(*(np.array([n, n]) for n in (10, 2, 8)), np.array([1, 5]), np.array([0, 0]))
     found = places([layer] * 12)
-    assert found[0] is Place.AMONG
-    assert found[-9:] == [Place.AFTER] * 9
+    assert found[0] is PeakSide.AMONG
+    assert found[-9:] == [PeakSide.AFTER] * 9

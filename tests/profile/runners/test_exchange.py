@@ -13,7 +13,7 @@ from jax.experimental import serialize_executable
 from jax.sharding import Mesh
 
 from cfp.cluster.wire import MAC_BYTES, encode, sign
-from cfp.profile.runners.exchange import Exchange, Given, open_exchange
+from cfp.profile.runners.exchange import Exchange, Handover, open_exchange
 from cfp.profile.runners.job import Compiled, Failed, Job
 from cfp.profile.runners.session import Session
 from tests.profile.runners.test_session import make_job, step_job
@@ -172,7 +172,7 @@ CHANGES: dict[str, Callable[[Kept, str, bytes], bytes]] = {
     "cut": lambda kept, key, value: value[:MAC_BYTES],
     "empty": lambda kept, key, value: b"",
     "another's": _anothers,
-    "failure": lambda kept, key, value: bytes(MAC_BYTES) + encode(Given(failed="no")),
+    "failure": lambda kept, key, value: bytes(MAC_BYTES) + encode(Handover(failed="no")),
 }
 
 

@@ -15,9 +15,10 @@ def covering(sizes: Combo, pairs: Pairs, most: int | None = None) -> tuple[Combo
     """Returns few combinations in which every strategy, and every two of each pair of blocks,
     appear.
 
-    Greedy: each new combination starts at a missing pair and fills in the blocks one by one, by the
-    number of missing pairs they add, those of other blocks counting a little. Of several orders of
-    filling, the one that adds most wins. Ends at `most` of them, covered or not.
+    The choice is greedy: each new combination starts at a missing pair and fills in the blocks one
+    by one, by the number of missing pairs they add, where pairs of other blocks count a little. It
+    tries several orders of filling and keeps the one that adds most. It ends at `most`
+    combinations, covered or not.
     """
     linked = {(min(p), max(p)) for p in pairs}
     alone = set(range(len(sizes))) - {block for pair in linked for block in pair}

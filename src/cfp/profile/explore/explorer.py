@@ -64,7 +64,7 @@ def default_limit(sizes: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Outcome:
     """What is known of a combination: nothing ran (None), it took `time_s`, or at least that."""
 
     time_s: float | None
@@ -107,7 +107,7 @@ class Explorer:
         self.tolerance = tolerance
         self.reason: str | None = None
         self._interface = interface
-        self._told: dict[Combo, Told] = {}
+        self._told: dict[Combo, Outcome] = {}
         self._asked: dict[Combo, None] = {}
         self._covering = 0  # combinations asked for that cover pairs
         most = max(self.limit // 2, *self.sizes, 1)
@@ -148,7 +148,7 @@ class Explorer:
             if not before.bound:
                 return  # a measurement says more than a bound
             time_s = max(time_s, before.time_s)
-        self._told[combo] = Told(time_s, bound and time_s is not None)
+        self._told[combo] = Outcome(time_s, bound and time_s is not None)
         self.space.exactly([combo])
         self.reason = None
 

@@ -1,7 +1,7 @@
-"""Of which options training state is measured split further than the blocks split it.
+"""Decides for which options training state is also measured split further than the blocks split it.
 
-Where memory counts, of all finalists. Else of the fastest, and of some others only if it gains:
-replicated optimizer state is updated on every device.
+Where memory counts, all finalists are measured so. Elsewhere the fastest is, and some others follow
+only if it gains: replicated optimizer state is updated on every device.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def _local_bytes(
     return math.prod(local) * int(jnp.dtype(dtype).itemsize)
 
 
-class Place(Enum):
+class PeakSide(Enum):
     """The place of a segment, seen from those that may be at the peak."""
 
     BEFORE = "before"
@@ -291,25 +291,25 @@ def peak_bytes(segments: Sequence[Needs], choice: Sequence[int]) -> int:
     return most
 
 
-def places(segments: Sequence[Needs]) -> list[Place]:
+def places(segments: Sequence[Needs]) -> list[PeakSide]:
     """Returns the place of each segment, in the order of the forward pass."""
     peaks = _peaks(segments)
     return [
-        Place.BEFORE if i < peaks[0] else Place.AFTER if i > peaks[-1] else Place.AMONG
+        PeakSide.BEFORE if i < peaks[0] else PeakSide.AFTER if i > peaks[-1] else PeakSide.AMONG
         for i in range(len(segments))
     ]
 
 
-def kept_and_scratch(needs: Needs, place: Place) -> tuple[Numbers, Numbers]:
+def kept_and_scratch(needs: Needs, place: PeakSide) -> tuple[Numbers, Numbers]:
     """Returns what adds up over segments, and that of which only the largest counts."""
-    if place is Place.BEFORE:
+    if place is PeakSide.BEFORE:
         counted = needs.activations
-    elif place is Place.AFTER:
+    elif place is PeakSide.AFTER:
         counted = needs.gradients
     else:
         counted = np.maximum(needs.activations, needs.gradients)
     counted = np.maximum(counted, needs.renewed)
-    if place is not Place.AMONG:
+    if place is not PeakSide.AMONG:
         return needs.stored + counted, np.zeros_like(needs.scratch)
     rest = needs.activations + needs.gradients + needs.scratch - counted
     return needs.stored + counted, np.maximum(rest, 0)

@@ -69,6 +69,7 @@ class Effort:
     hang_s: float = 60.0
 
 
+# Plans within a few percent count as equal (`confidence.EQUIVALENT`), so 2 % is steady enough.
 USUAL = Effort(steady=0.02, plenty_s=1.0)
 
 

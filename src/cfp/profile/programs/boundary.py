@@ -112,7 +112,7 @@ class _Finder:
         self.homes = self._find_homes()
 
     def _note(self, place: Place, kind: int, cut: int) -> None:
-        """What enters and leaves one program of a segment."""
+        """Notes what enters and leaves one program of a segment."""
         segment = place.segment
         own = [equation for equation in place.equations[cut] if equation is not None]
         self._loops[segment, cut] = self._loop_of(own)

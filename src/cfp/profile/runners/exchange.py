@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Handover:
     """A serialised executable, or why there is none, or neither once it is forgotten."""
 
     program: bytes | None = None
@@ -77,7 +77,7 @@ class Exchange:
             given = self._read(name, data)
         except WireError as error:
             _log.warning("Someone has tampered with the program %s, not used: %s", name, error)
-            given = Given()
+            given = Handover()
         if given.failed is not None:
             raise FailedElsewhere(given.failed)
         if given.program is not None:
@@ -97,31 +97,31 @@ class Exchange:
         """Frees the store of what we gave. Who has not loaded it yet compiles it."""
         if name in self._given:
             self._given.discard(name)
-            self._put(name, Given(), again=True)
+            self._put(name, Handover(), again=True)
 
     def _give(self, name: str, found: jax.stages.Compiled | str) -> None:
         try:
             # without its trees: who loads it has them
             given = (
-                Given(failed=found)
+                Handover(failed=found)
                 if isinstance(found, str)
-                else Given(serialize_executable.serialize(found)[0])
+                else Handover(serialize_executable.serialize(found)[0])
             )
             self._put(name, given)
             self._given.add(name)
         except Exception as error:  # noqa: BLE001 - of a kind that cannot travel, or too large
             _log.info("What was compiled cannot be given to other processes: %s", error)
-            self._put(name, Given(), again=True)
+            self._put(name, Handover(), again=True)
 
-    def _put(self, name: str, given: Given, *, again: bool = False) -> None:
+    def _put(self, name: str, given: Handover, *, again: bool = False) -> None:
         data = encode(given)
         signed = sign(self._key, name.encode(), data) + data
         self._client.key_value_set_bytes(_place(name), signed, allow_overwrite=again)
 
-    def _read(self, name: str, data: bytes) -> Given:
+    def _read(self, name: str, data: bytes) -> Handover:
         mac, given = data[:MAC_BYTES], data[MAC_BYTES:]
         check(self._key, mac, name.encode(), given)
-        return decode(given, Given)
+        return decode(given, Handover)
 
 
 def open_exchange(devices: Sequence[Any], key: bytes) -> Exchange | None:

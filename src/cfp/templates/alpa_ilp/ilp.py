@@ -22,7 +22,7 @@ _LARGEST = 1e6  # costs are scaled to at most this: solvers work to about nine d
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CoreSolution:
     """The ways found; `ways` is None where there are none, or none in time."""
 
     ways: dict[int, int] | None
@@ -43,9 +43,9 @@ class _IntegerProgram:
         return len(self.costs) - 1
 
 
-def solve_core(core: Core, time_limit_s: float) -> Answer:
+def solve_core(core: Core, time_limit_s: float) -> CoreSolution:
     if not core.nodes:
-        return Answer({}, 0.0, math.isfinite(core.constant), 0)
+        return CoreSolution({}, 0.0, math.isfinite(core.constant), 0)
     program, columns = _program(core)
     model = _model(program)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -63,10 +63,10 @@ def solve_core(core: Core, time_limit_s: float) -> Answer:
     info = solver.getInfo()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     if not found:
-        return Answer(None, math.inf, False, len(program.costs))
+        return CoreSolution(None, math.inf, False, len(program.costs))
     values = solver.getSolution().col_value
     ways = {node: max(of, key=lambda way: float(values[of[way]])) for node, of in columns.items()}
-    return Answer(ways, 0.0 if optimal else float(info.mip_gap), optimal, len(program.costs))
+    return CoreSolution(ways, 0.0 if optimal else float(info.mip_gap), optimal, len(program.costs))
 
 
 def _program(core: Core) -> tuple[_IntegerProgram, dict[int, dict[int, int]]]:

@@ -14,7 +14,7 @@ from cfp.templates.alpa_ilp.batch import batch_dims
 from cfp.templates.alpa_ilp.build import build
 from cfp.templates.alpa_ilp.cost import Cluster
 from cfp.templates.alpa_ilp.eliminate import Core, eliminate
-from cfp.templates.alpa_ilp.ilp import Answer, solve_core
+from cfp.templates.alpa_ilp.ilp import CoreSolution, solve_core
 from cfp.templates.alpa_ilp.ledger import Ledger
 from cfp.templates.alpa_ilp.options import AlpaOptions
 from cfp.templates.alpa_ilp.problem import Problem, price, tables
@@ -98,7 +98,7 @@ def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
     )
 
 
-def solve_problem(problem: Problem, time_limit_s: float) -> tuple[tuple[int, ...], Answer]:
+def solve_problem(problem: Problem, time_limit_s: float) -> tuple[tuple[int, ...], CoreSolution]:
     """Returns the cheapest assignment, or the least forbidden one where all are forbidden."""
     nodes, edges = tables(problem)
     core = eliminate(nodes, edges)
