@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from docs.small_step import step
 from tests.planning.invented import invented_profile
 from tests.profile.cases import kinds
 
@@ -189,17 +190,6 @@ Each sentence is the room's own docstring, which goes on with what its files do.
 | `bench/` | every figure of the evaluation, one file each |
 | `tests/` | mirrors `src/cfp`, folder by folder |
 """
-
-
-def step(layers, batch):
-    def loss(layers):
-        hidden = batch["x"]
-        for layer in layers:
-            hidden = jnp.tanh(hidden @ layer["up"]) @ layer["down"]
-        return jnp.mean((hidden - batch["y"]) ** 2)
-
-    value, gradients = jax.value_and_grad(loss)(layers)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, layers, gradients), value
 
 
 def render(mesh: jax.sharding.Mesh) -> str:
