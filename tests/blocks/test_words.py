@@ -16,7 +16,8 @@ B, S, D, F, V = 8, 4, 16, 32, 64
 
 
 def names(loss: Callable[..., Any], params: Any, *data: tuple[int, ...], **options: Any) -> Any:
-    """The candidates' names and extents, of every block of a step that trains `params`."""
+    """The candidates' names and extents, of every block of a step that trains `params`; without
+    twins."""
 
     def step(params: Any, frozen: Any, *data: Any) -> Any:
         grads = jax.grad(loss)(params, frozen, *data)
@@ -33,7 +34,10 @@ def names(loss: Callable[..., Any], params: Any, *data: tuple[int, ...], **optio
     ]
     arrays = [jax.ShapeDtypeStruct(shape, options.pop("dtype", jnp.float32)) for shape in data]
     found = build_blocks(trace(step, *args, *arrays), (2,), **options)
-    return [{c.name: c.extent for c in block.candidates} for block in found.blocks]
+    return [
+        {c.name: c.extent for c in block.candidates if c.stream_of is None}
+        for block in found.blocks
+    ]
 
 
 PRODUCT = {"batch": B, "output features": F, "input features": D}
@@ -129,7 +133,7 @@ def test_without_a_map_the_first_dim_is_taken_for_the_batch() -> None:
 
 
 def test_every_word_is_explained() -> None:
-    assert set(MEANING) == {*(kind.value for kind in SplitName), "replicated"}
+    assert set(MEANING) == {*(kind.value for kind in SplitName), "split stream", "replicated"}
     line = legend([*MEANING])
     assert all(f"{word}: {meaning}" in line for word, meaning in MEANING.items())
     assert legend([]) == ""

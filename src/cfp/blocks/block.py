@@ -3,11 +3,16 @@
 A `Candidate` is one dim of a block that a mesh axis may split; every tensor of the block then
 splits in the dim named in `Block.splits`, and no device needs another's part (Eq. 1 of the
 paper). A `Strategy` picks a candidate, or None (replicated), for each mesh axis.
+
+A candidate that leaves partial sums may have a twin that hands the sums on split by rows: see
+`streams`. The strategies with twins are listed apart (`Block.stream_strategies`), because they are
+worth measuring only where the strategy without is.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,12 +39,15 @@ class Candidate:
     """A dim that may be split into any number of parts that divides `extent`.
 
     `name` is the word for the split, numbered where a block has several candidates of that word.
+    `stream_of` is the candidate that this one is the twin of: it splits the contractions in the
+    same way, and the sums lie split by rows.
     """
 
     name: str
     split_name: SplitName
     extent: int
     seeds: Mapping[int, SeedSplit]  # contraction equation -> how this candidate splits it
+    stream_of: int | None = None
 
     @property
     def sums(self) -> bool:
@@ -52,6 +60,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a block's sums: the batch, or the positions of a sequence. They may be split into any
+    number of parts that divides `extent`; `dims` says in which dim of each value of the block."""
+
+    extent: int
+    dims: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A subgraph that stays split without communication.
 
@@ -59,6 +76,7 @@ class Block:
     `members` the forward equations inside; `prologue` the forward equations placed with it
     because it reads them, or because nothing else does; `backward` the contractions of the
     backward pass that differentiate it. `splits[value][i]` is the dim that candidate i splits.
+    `rows` are what a twin may split of the sums, those first that it prefers.
     """
 
     index: int
@@ -73,6 +91,7 @@ class Block:
     loop: int | None
     flops: float
     cheap: bool  # few FLOPs next to the other blocks: every device may compute all of it
+    rows: tuple[Rows, ...] = ()
 
     def strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
         """Returns every choice of a candidate per axis whose sizes divide.
@@ -84,7 +103,9 @@ class Block:
         per_axis: list[list[int | None]] = []
         for size in mesh_shape:
             valid: list[int | None] = [
-                i for i, candidate in enumerate(self.candidates) if candidate.allows(size)
+                i
+                for i, candidate in enumerate(self.candidates)
+                if candidate.allows(size) and candidate.stream_of is None
             ]
             if size == 1:
                 valid = [None]
@@ -97,6 +118,56 @@ class Block:
             fewest = min(strategy.count(None) for strategy in relaxed)
             chosen = [strategy for strategy in relaxed if strategy.count(None) == fewest]
         return tuple(dict.fromkeys(chosen))
+
+    def stream_strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
+        """Returns the strategies with twins: those of `strategies` that leave partial sums, which
+        lie split by rows along some of the axes, or all."""
+        twin = {c.stream_of: i for i, c in enumerate(self.candidates) if c.stream_of is not None}
+        found: list[Strategy] = []
+        for strategy in self.strategies(mesh_shape) if twin else ():
+            options = [(c, twin[c]) if c in twin else (c,) for c in strategy]
+            some = [one for one in itertools.product(*options) if one != strategy]
+            found += [one for one in some if self.split_rows(one, mesh_shape) is not None]
+        return tuple(found)
+
+    def split_rows(
+        self, strategy: Strategy, mesh_shape: tuple[int, ...]
+    ) -> tuple[int | None, ...] | None:
+        """Returns, for each axis that takes a twin, which of `rows` it splits, and None for the
+        other axes; None alone where there are no rows for some axis.
+
+        An axis takes the first rows that divide and that no other axis splits; else those that only
+        earlier axes split, so that gathering them again keeps them in order.
+        """
+        value = self.seed_result
+        taken: dict[int, list[int]] = {}  # rows -> the axes that split them
+        streams = []
+        for axis, candidate in enumerate(strategy):
+            if candidate is not None and self.candidates[candidate].stream_of is not None:
+                streams.append(axis)
+            elif candidate is not None:
+                dim = self.splits[value][candidate]
+                for i, rows in enumerate(self.rows):
+                    if rows.dims[value] == dim:
+                        taken.setdefault(i, []).append(axis)
+        found: list[int | None] = [None] * len(strategy)
+        for axis in streams:
+            fitting = [
+                i
+                for i, rows in enumerate(self.rows)
+                if all(other < axis for other in taken.get(i, ()))
+                and rows.extent % math.prod(mesh_shape[a] for a in (*taken.get(i, ()), axis)) == 0
+            ]
+            if not fitting:
+                return None
+            found[axis] = chosen = min(fitting, key=lambda i: len(taken.get(i, ())))
+            taken.setdefault(chosen, []).append(axis)
+        return tuple(found)
+
+    @property
+    def seed_result(self) -> int:
+        """Returns the first value that the block makes, which is the result of a seed."""
+        return min(self.splits)
 
     def _fitting(
         self, per_axis: list[list[int | None]], mesh_shape: tuple[int, ...]
@@ -124,6 +195,9 @@ class Block:
                 f"{split.operand_dims}->{split.result_dim}" for split in candidate.seeds.values()
             )
             lines.append(f"  candidate {candidate.name}: extent {candidate.extent}, dims {dims}")
+        if self.rows:
+            extents = ", ".join(str(rows.extent) for rows in self.rows)
+            lines.append(f"  rows that a split stream may split: {extents}")
         lines.append(
             f"  {len(self.members)} members, {len(self.prologue)} placed, "
             f"{len(self.backward)} backward contractions"

@@ -17,6 +17,7 @@ from cfp.blocks.parameters import find_parameters
 from cfp.blocks.place import place
 from cfp.blocks.recompute import Recomputed, find_recomputed
 from cfp.blocks.refine import find_cuts, trim
+from cfp.blocks.streams import add_streams
 from cfp.blocks.words import numbered
 from cfp.errors import CfpError
 from cfp.trace import Equation, Graph
@@ -51,7 +52,7 @@ def build_blocks(graph: Graph, mesh_shape: tuple[int, ...], *, sequence: bool = 
     }
     recomputed = find_recomputed(graph, contractions)
     matched = match_backward(graph, contractions, recomputed, parameters)
-    return _finish(graph, growth, home, matched, recomputed)
+    return add_streams(graph, _finish(graph, growth, home, matched, recomputed))
 
 
 def _finish(

@@ -32,6 +32,7 @@ class SplitName(enum.Enum):
 
 
 REPLICATED = "replicated"
+SPLIT_STREAM = "split stream"
 
 MEANING = {
     SplitName.BATCH.value: "the examples of the batch",
@@ -43,6 +44,7 @@ MEANING = {
     SplitName.LEFT.value: "a dim that only the left one of two activations has",
     SplitName.RIGHT.value: "a dim that only the right one of two activations has",
     SplitName.SUMMED.value: "the dim that two activations are summed over (partial sums follow)",
+    SPLIT_STREAM: "the partial sums are added into rows, which stay split until the next product",
     REPLICATED: "every device computes all of it",
 }
 
@@ -100,6 +102,15 @@ def numbered(names: Sequence[SplitName]) -> list[str]:
         f"{name.value} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name.value
         for i, name in enumerate(names)
     ]
+
+
+def split_stream(name: str) -> str:
+    """Returns the word for a split whose partial sums go on split by rows.
+
+    >>> split_stream("input features")
+    'input features (split stream)'
+    """
+    return f"{name} ({SPLIT_STREAM})"
 
 
 def legend(texts: Iterable[str]) -> str:

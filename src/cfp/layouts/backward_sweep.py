@@ -6,11 +6,13 @@ wants y split alike. Opinions carry the work (FLOPs) behind them; those with non
 would like of a gradient) count only where there is no other, and end where a gradient is summed: no
 activation is split for them, nor a norm before it. Where readers disagree, the heaviest opinion
 counts for an argument, which can lie in one way only; a tensor with partial sums is then completed
-whole.
+whole. What is in a split stream is wanted by rows, which outweighs any work (`STREAM`): a reader
+that wants it otherwise gathers it for itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ from cfp.blocks.contraction import flops
 from cfp.layouts.block_layouts import BlockLayouts
 from cfp.layouts.carry import OPEN, Carry, PartialLayout, splits
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, Graph, Op, Role
+
+STREAM = math.inf  # the weight of what a split stream wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Wants:
         """
         self.known = known
         opinions: dict[int, list[Want]] = {value: [want] for value, want in outputs.items()}
+        for value, rows in self.asked.streams.items():
+            opinions.setdefault(value, []).append(self._of_stream(rows))
         for equation in reversed(self.graph.equations):
             for value in equation.outputs:
                 self.want[value] = self.merge(opinions.pop(value, []))
@@ -82,6 +88,10 @@ class Wants:
                     opinions.setdefault(value, []).append(self.opinion(equation.index, i))
         for value in self.graph.inputs:
             self.want[value] = self.merge(opinions.pop(value, []))
+
+    def _of_stream(self, rows: PartialLayout) -> Want:
+        weights = tuple(0.0 if dim == OPEN else STREAM for dim in rows)
+        return Want(rows, weights, (True,) * len(rows))
 
     def opinion(self, index: int, operand: int) -> Want:
         """Returns what one equation wants of one operand."""
@@ -158,6 +168,8 @@ class Wants:
         return tuple(dims)
 
     def merge(self, wants: Iterable[Want]) -> Want:
+        """Returns what many want. Where a stream says something, only streams count; else opinions
+        with work behind them, where there are any."""
         wants = list(wants)
         if not wants:
             return self.nothing
@@ -167,11 +179,13 @@ class Wants:
         weights: list[float] = []
         agreed: list[bool] = []
         for axis in range(len(self.carry.mesh_shape)):
+            said = [want for want in wants if want.dims[axis] != OPEN]
+            most = max((want.weights[axis] for want in said), default=0.0)
+            least = STREAM if most == STREAM else math.ulp(0.0) if most > 0 else 0.0
             found: dict[int | None, float] = {}
             sure = True
-            heavy = any(w.dims[axis] != OPEN and w.weights[axis] > 0 for w in wants)
-            for want in wants:
-                if want.dims[axis] != OPEN and (want.weights[axis] > 0 or not heavy):
+            for want in said:
+                if want.weights[axis] >= least:
                     dim = want.dims[axis]
                     found[dim] = found.get(dim, 0.0) + want.weights[axis]
                     sure = sure and want.agreed[axis]

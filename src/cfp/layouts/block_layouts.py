@@ -1,7 +1,8 @@
 """What the strategies of the blocks ask for outright.
 
 - A value that a block owns splits where the block's chosen candidates split it. After a contracted
-  split it is OPEN: its partial sums may be completed into any layout.
+  split it is OPEN: its partial sums may be completed into any layout. In a split stream it splits
+  by rows, and so does its cotangent.
 - A forward contraction reads its operands as its candidate says.
 - A backward contraction y = x w  ->  dx = dy w', dw = x' dy  reads what it shares with the forward
   one as that did, and the cotangent dy as y was split. So no split of the forward pass costs the
@@ -24,11 +25,13 @@ from cfp.trace import Equation, Graph, Role
 
 @dataclass(frozen=True, slots=True)
 class BlockLayouts:
-    """`values`: what lies where; `operands`: (equation, operand) -> as it must be read."""
+    """`values`: what lies where; `operands`: (equation, operand) -> as it must be read. `streams`
+    has the rows alone of the `values` that are in split streams, OPEN along the other axes."""
 
     values: Mapping[int, PartialLayout]
     operands: Mapping[tuple[int, int], Layout]
     results: Mapping[int, Layout]  # contraction -> its result's splits, None after a contracted one
+    streams: Mapping[int, PartialLayout]
 
 
 def lay_blocks(
@@ -38,9 +41,13 @@ def lay_blocks(
     values: dict[int, PartialLayout] = {}
     operands: dict[tuple[int, int], Layout] = {}
     results: dict[int, Layout] = {}
+    streams: dict[int, PartialLayout] = {}
     for block, strategy in zip(blocks.blocks, strategies, strict=True):
+        rows = _rows(block, strategy, carry)
+        streams.update(rows)
         for value, dims in block.splits.items():
-            values[value] = _owned(dims, strategy)
+            owned = _owned(dims, strategy)
+            values[value] = carry.over(rows.get(value, carry.open), owned)
         for member in block.members:
             equation = graph.equations[member]
             if member in block.seeds:
@@ -55,9 +62,28 @@ def lay_blocks(
         forward = blocks.matched.get(equation.index)
         if forward is None or forward not in results or equation.op.map is None:
             continue
-        found = _backward(graph, blocks, equation, forward, operands, results, carry)
+        cotangent, found = _backward(graph, blocks, equation, forward, operands, results, carry)
         operands.update({(equation.index, i): layout for i, layout in found.items()})
-    return BlockLayouts(values, operands, results)
+        (made,) = graph.equations[forward].outputs
+        if cotangent is not None and made in streams:
+            value = equation.inputs[cotangent]
+            streams[value] = streams[made]
+            values[value] = carry.over(streams[made], values.get(value, carry.open))
+    return BlockLayouts(values, operands, results, streams)
+
+
+def _rows(block: Block, strategy: Strategy, carry: Carry) -> dict[int, PartialLayout]:
+    """Returns the rows by which the values of a block lie split; nothing where no axis takes a
+    twin."""
+    chosen = block.split_rows(strategy, carry.mesh_shape)
+    if chosen is None:
+        raise ValueError(f"Block {block.index} has no rows to split by {strategy}.")
+    if all(rows is None for rows in chosen):
+        return {}
+    return {
+        value: tuple(OPEN if rows is None else block.rows[rows].dims[value] for rows in chosen)
+        for value in block.splits
+    }
 
 
 def _owned(dims: Sequence[int | None], strategy: Strategy) -> PartialLayout:
@@ -114,8 +140,9 @@ def _backward(
     operands: Mapping[tuple[int, int], Layout],
     results: Mapping[int, Layout],
     carry: Carry,
-) -> dict[int, Layout]:
-    """Returns how a backward contraction reads its operands.
+) -> tuple[int | None, dict[int, Layout]]:
+    """Returns which operand of a backward contraction is the cotangent of the result, if any is,
+    and how it reads its operands.
 
     One that is neither shared nor a cotangent of the result's own shape is left to the sweep. A
     product of a tensor with itself shares both operands: the part that suits the cotangent counts.
@@ -131,7 +158,7 @@ def _backward(
         for i, value in enumerate(equation.inputs)
     }
     if equation.index in blocks.recomputed.equations and equation.op is origin.op:
-        return {i: operands[forward, i] for i in slots if (forward, i) in operands}
+        return None, {i: operands[forward, i] for i in slots if (forward, i) in operands}
     shape = graph.values[origin.outputs[0]].shape
     cotangent = next(
         (
@@ -155,7 +182,7 @@ def _backward(
     if equation.primitive in SCATTERS:  # adds into zeros that lie as the table does
         table = OPERANDS[origin.primitive][1]
         found[0] = operands[forward, table]
-    return found
+    return cotangent, found
 
 
 def _beside(

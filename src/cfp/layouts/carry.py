@@ -60,6 +60,10 @@ class Carry:
     def settle(self, layout: PartialLayout) -> Layout:
         return tuple(None if dim == OPEN else dim for dim in layout)
 
+    def over(self, first: PartialLayout, second: PartialLayout) -> PartialLayout:
+        """Returns the first layout, and the second along the axes that the first leaves open."""
+        return tuple(b if a == OPEN else a for a, b in zip(first, second, strict=True))
+
     def fit(self, layout: PartialLayout, shape: Shape) -> PartialLayout:
         """Returns the layout without the splits whose sizes do not divide; where a dim has several,
         the later ones go."""

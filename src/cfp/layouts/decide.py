@@ -1,7 +1,7 @@
 """The last pass: every tensor gets its layout, and the compiler is told what matters.
 
 Partial sums of a contraction are completed into what the readers want if they agree (a
-reduce-scatter), else whole (an all-reduce).
+reduce-scatter), else whole (an all-reduce); in a split stream, into rows.
 
 What is placed before a block's seed (a norm) stays as it comes while that costs nothing. Where it
 would sum over a split dim, its tensor is brought into the layout the block wants first, once.
@@ -50,6 +50,8 @@ class Decision(ForwardSweep):
                 layout, partial = self.result(equation, j, reads)
                 if any(partial):
                     layout = self._complete(equation, value, layout, partial)
+                elif value in self.asked.streams:
+                    self._scatter(equation, value, layout, reads)
                 elif (twin := self.blocks.recomputed.same.get(value)) in self.sums:
                     self.sums[value] = self.sums[twin]
                 self.layouts[value] = layout
@@ -94,6 +96,18 @@ class Decision(ForwardSweep):
         if found != summed:
             self.sums[value] = summed
         return found
+
+    def _scatter(
+        self, equation: Equation, value: int, layout: PartialLayout, reads: list[PartialLayout]
+    ) -> None:
+        """Completes the partial sums of a split stream whole, before they go on split by rows."""
+        flags = [self.carry.reduces(equation.op, i, read) for i, read in enumerate(reads)]
+        summed = [any(found) for found in zip(*flags, strict=True)]
+        if any(summed):
+            settled = self.carry.settle(layout)
+            self.sums[value] = tuple(
+                None if on else dim for on, dim in zip(summed, settled, strict=True)
+            )
 
     def _entry(self, value: int, block: int, layout: PartialLayout) -> PartialLayout:
         """Returns how a tensor enters what is placed before a block."""

@@ -223,6 +223,10 @@ def _cut_blocks(
             splits={number[v]: dims for v, dims in block.splits.items() if v in number},
             inputs_from=tuple(new_index[b] for b in block.inputs_from if b in new_index),
             loop=None,
+            rows=tuple(
+                replace(rows, dims={number[v]: dim for v, dim in rows.dims.items() if v in number})
+                for rows in block.rows
+            ),
         )
         for block in belongs
     ]

@@ -97,16 +97,18 @@ class Printer:
         candidates = tuple(
             (c.extent, tuple(c.seeds.get(seed) for seed in block.seeds)) for c in block.candidates
         )
+        rows = tuple(found.extent for found in block.rows)
         key = (
             tuple((id(op), edges) for op, edges in nodes),
             frozenset(leaving),
             candidates,
+            rows,
             block.cheap,
         )
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = len(self.texts)
-            self.texts.append(_text(nodes, leaving, candidates))
+            self.texts.append(_text(nodes, leaving, candidates, rows))
         wiring = tuple(self._distance(block, value) for value in boundary)
         return BlockPrint(kind, wiring)
 
@@ -151,6 +153,7 @@ def _text(
     nodes: list[tuple[Op, tuple[frozenset[Edge], ...]]],
     leaving: set[frozenset[Edge]],
     candidates: tuple[SplitsOfSeeds, ...],
+    rows: tuple[int, ...],
 ) -> str:
     lines = []
     for op, incoming in nodes:
@@ -162,6 +165,8 @@ def _text(
     for extent, splits in candidates:
         dims = ", ".join(f"{s.operand_dims}->{s.result_dim}" if s else "whole" for s in splits)
         lines.append(f"candidate of {extent}: {dims}")
+    if rows:
+        lines.append(f"streams split by rows of {', '.join(map(str, rows))}")
     return "\n".join(lines)
 
 

@@ -6,6 +6,9 @@ and leaves partial sums, which one all-reduce completes. Lookups split the table
 split stays so through products of activations. Cheap products (a router), products of whole
 activations and blocks of which no dim divides are replicated. On a mesh of several axes the last is
 the tensor axis, unless `axis` names another, and the others split the batch.
+
+With sequence parallelism the sums go on split by rows wherever they are a stream that another block
+reads (`blocks.streams`): by the batch where no other axis splits it, else by the sequence.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cfp.analysis import Analysis
-from cfp.blocks import Block, SplitName
+from cfp.blocks import Block, SplitName, Strategy
 from cfp.blocks.operands import OPERANDS
 from cfp.errors import CfpError
 from cfp.layouts import AnyMesh
@@ -35,9 +38,11 @@ def megatron(
     *args: Any,
     mesh: AnyMesh,
     axis: str | None = None,
+    sequence_parallel: bool = False,
     pins: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Returns the plan that is tensor parallel over one axis and data parallel over the others."""
+    """Returns the plan that is tensor parallel over one axis and data parallel over the others;
+    with `sequence_parallel`, what lies between its blocks is split by rows."""
     analysis = analyze_for(step, args, mesh)
     names = mesh.axis_names
     if axis is not None and axis not in names:
@@ -51,7 +56,30 @@ def megatron(
         tuple(candidate if i == tensor else rest[i] for i in range(len(names)))
         for candidate, rest in zip(chosen, batch, strict=True)
     ]
-    return build_plan(step, analysis, mesh, strategies, name="megatron", pins=pins)
+    name = "megatron"
+    if sequence_parallel:
+        name, shape = "megatron_sp", mesh.devices.shape
+        pairs = zip(analysis.blocks, strategies, strict=True)
+        strategies = [_split_stream(block, strategy, tensor, shape) for block, strategy in pairs]
+    return build_plan(step, analysis, mesh, strategies, name=name, pins=pins)
+
+
+def megatron_sp(step: Callable[..., Any], *args: Any, mesh: Mesh, **options: Any) -> Plan:
+    """Returns `megatron` with sequence parallelism."""
+    return megatron(step, *args, mesh=mesh, sequence_parallel=True, **options)
+
+
+def _split_stream(
+    block: Block, strategy: Strategy, tensor: int, mesh_shape: tuple[int, ...]
+) -> Strategy:
+    """Returns the strategy with a split stream along the tensor axis, where the block has one."""
+    chosen = strategy[tensor]
+    for i, candidate in enumerate(block.candidates):
+        if chosen is not None and candidate.stream_of == chosen:
+            twin = (*strategy[:tensor], i, *strategy[tensor + 1 :])
+            if block.split_rows(twin, mesh_shape) is not None:
+                return twin
+    return strategy
 
 
 def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:

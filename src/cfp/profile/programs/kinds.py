@@ -9,11 +9,11 @@ the slices of a gradient lie as the update wants the stack.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cfp.analysis import Analysis
-from cfp.blocks import REPLICATED, Strategy
+from cfp.blocks import REPLICATED, Block, Strategy
 from cfp.blocks.feedback import find_feedback
 from cfp.layouts import Layout, Layouts, Placed, substitute
 from cfp.layouts.state import State, propagate_state
@@ -28,7 +28,8 @@ LEAVING = frozenset({LOOP_STACK, LOOP_EXIT})
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`combo[i]` is the index of block i's strategy."""
+    """`combo[i]` is the index of block i's strategy, those with split streams counted after the
+    others."""
 
     combo: tuple[int, ...]
     state: State = State.BLOCK
@@ -90,6 +91,7 @@ class Kind:
     name: str
     times: int  # how often it runs in a step
     strategies: tuple[tuple[Strategy, ...], ...]
+    streams: tuple[tuple[Strategy, ...], ...]  # of each block, those with split streams
     extracts: tuple[Extract, ...]
     places: tuple[Place, ...]
     chain: Chain | None
@@ -112,7 +114,8 @@ class Kind:
         return self.extracts[0].blocks.mesh_shape
 
     def chosen(self, option: Option) -> tuple[Strategy, ...]:
-        return tuple(self.strategies[i][choice] for i, choice in enumerate(option.combo))
+        blocks = zip(self.strategies, self.streams, option.combo, strict=True)
+        return tuple((*plain, *streams)[choice] for plain, streams, choice in blocks)
 
     def show(self, option: Option) -> str:
         """Returns `batch, output features`, a name per block; `batch+output features` on two
@@ -197,7 +200,8 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
                 index=distinct.index,
                 name=_name(analysis, distinct.representative),
                 times=distinct.times,
-                strategies=_strategies(found[0], outer),
+                strategies=_strategies(found[0], outer, Block.strategies),
+                streams=_strategies(found[0], outer, Block.stream_strategies),
                 extracts=found,
                 places=places,
                 chain=chain,
@@ -247,12 +251,16 @@ def _chain(both: Extract, alone: Extract, two: Sequence[Place]) -> Chain:
     return Chain(both, (first, second), arguments)
 
 
-def _strategies(cut: Extract, outer: Sequence[int | None]) -> tuple[tuple[Strategy, ...], ...]:
+def _strategies(
+    cut: Extract,
+    outer: Sequence[int | None],
+    listed: Callable[[Block, tuple[int, ...]], tuple[Strategy, ...]],
+) -> tuple[tuple[Strategy, ...], ...]:
     """Returns the strategies of every block; those with `outer` on the first axis, where there are
     any."""
     found = []
     for block, number in zip(cut.blocks.blocks, cut.blocks_of, strict=True):
-        every = block.strategies(cut.blocks.mesh_shape)
+        every = listed(block, cut.blocks.mesh_shape)
         some = tuple(s for s in every if outer and s[0] == outer[number])
         found.append(some or every)
     return tuple(found)
