@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cfp.blocks.recompute import Recomputed
@@ -122,13 +122,24 @@ class Block:
     def stream_strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
         """Returns the strategies with twins: those of `strategies` that leave partial sums, which
         lie split by rows along some of the axes, or all."""
+        axes = range(len(mesh_shape))
+        some = [set(s) for n in axes for s in itertools.combinations(axes, n + 1)]
+        every = self.strategies(mesh_shape) if self.rows else ()
+        found = {self.with_streams(one, split): None for one in every for split in some}
+        return tuple(
+            one
+            for one in found
+            if one not in every and self.split_rows(one, mesh_shape) is not None
+        )
+
+    def with_streams(self, strategy: Strategy, axes: Collection[int]) -> Strategy:
+        """Returns the strategy with the twins of its candidates along the axes, where they have
+        one."""
         twin = {c.stream_of: i for i, c in enumerate(self.candidates) if c.stream_of is not None}
-        found: list[Strategy] = []
-        for strategy in self.strategies(mesh_shape) if twin else ():
-            options = [(c, twin[c]) if c in twin else (c,) for c in strategy]
-            some = [one for one in itertools.product(*options) if one != strategy]
-            found += [one for one in some if self.split_rows(one, mesh_shape) is not None]
-        return tuple(found)
+        return tuple(
+            twin[candidate] if axis in axes and candidate in twin else candidate
+            for axis, candidate in enumerate(strategy)
+        )
 
     def split_rows(
         self, strategy: Strategy, mesh_shape: tuple[int, ...]

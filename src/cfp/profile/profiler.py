@@ -4,6 +4,7 @@ what starting a program takes              Campaign.set_overhead
 one option of every segment                so that there is a plan at any moment
 the options that may be best               Explorer, or all of them
 reshardings                                between the fastest of them: no plan has them without
+split streams                              of the fastest option; where memory counts, of several
 training state split further               of the fastest option; where memory counts, of several
 reshardings                                every pair of layouts at a boundary
 the fastest options alone                  of segments measured as two in a row
@@ -27,6 +28,7 @@ from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
 from cfp.profile.explore.scope import Scope
 from cfp.profile.explore.states import measure_states, memory_counts
+from cfp.profile.explore.streams import measure_streams
 from cfp.profile.measure.budget import Budget, FullStep
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.ledger import Ledger
@@ -104,6 +106,7 @@ class _Profiler:
             ("reshardings", self._reshard),
             ("options that may be faster", self._explore),
             ("reshardings", self._reshard_leading),
+            ("split streams", self._streams),
             ("training state split further", self._states),
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
@@ -221,8 +224,11 @@ class _Profiler:
             time_s = cost.at_least_s if cost.rough else cost.time_s
             explorer.tell(option, max(time_s, RESOLUTION_S), cost.rough)
 
-    def _states(self) -> None:
+    def _streams(self) -> None:
         self.tight = memory_counts(self.analysis, self.ledger, self.scope)
+        measure_streams(self.ledger, self.scope, thorough=self.tight)
+
+    def _states(self) -> None:
         measure_states(self.ledger, self.scope, thorough=self.tight)
 
     def _reshard_leading(self) -> None:

@@ -72,14 +72,10 @@ def megatron_sp(step: Callable[..., Any], *args: Any, mesh: Mesh, **options: Any
 def _split_stream(
     block: Block, strategy: Strategy, tensor: int, mesh_shape: tuple[int, ...]
 ) -> Strategy:
-    """Returns the strategy with a split stream along the tensor axis, where the block has one."""
-    chosen = strategy[tensor]
-    for i, candidate in enumerate(block.candidates):
-        if chosen is not None and candidate.stream_of == chosen:
-            twin = (*strategy[:tensor], i, *strategy[tensor + 1 :])
-            if block.split_rows(twin, mesh_shape) is not None:
-                return twin
-    return strategy
+    """Returns the strategy with a split stream along the tensor axis, where the block has rows to
+    split."""
+    found = block.with_streams(strategy, [tensor])
+    return strategy if block.split_rows(found, mesh_shape) is None else found
 
 
 def tensor_candidates(analysis: Analysis, size: int) -> list[int | None]:

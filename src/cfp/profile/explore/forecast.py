@@ -27,9 +27,10 @@ class Stage(IntEnum):
     FIRST_RESHARDINGS = 2
     OPTIONS = 3
     LEADING_RESHARDINGS = 4
-    STATES = 5
-    RESHARDINGS = 6
-    ALONE = 7
+    STREAMS = 5
+    STATES = 6
+    RESHARDINGS = 7
+    ALONE = 8
 
 
 def programs_after(
@@ -49,6 +50,8 @@ def programs_after(
             count = count.plus(Ahead(1, 1))
         if stage <= Stage.OPTIONS:
             count = count.plus(left)
+        if stage < Stage.STREAMS and any(kind.streams):
+            count = count.plus(Ahead(0, 1))  # of the fastest option, if that splits one
         if stage < Stage.STATES:
             count = count.plus(Ahead(2, 4))  # for the fastest option, and for another
         if kind.chained is not None:

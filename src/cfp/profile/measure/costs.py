@@ -65,8 +65,9 @@ class SegmentProfile:
 
     @property
     def ways(self) -> int:
-        """Returns how many ways to split its blocks ran, however the training state is split."""
-        return len({option.combo for option in self.costs})
+        """Returns how many ways to split its blocks ran, however the training state is split;
+        those with split streams are not counted again."""
+        return len({o.combo for o in self.costs if not self.kind.has_streams(o)})
 
     def ranked(self) -> list[Option]:
         """Returns the options, fastest first."""

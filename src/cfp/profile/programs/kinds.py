@@ -117,6 +117,11 @@ class Kind:
         blocks = zip(self.strategies, self.streams, option.combo, strict=True)
         return tuple((*plain, *streams)[choice] for plain, streams, choice in blocks)
 
+    def has_streams(self, option: Option) -> bool:
+        """Returns whether an option splits streams: such options are not counted in `space`."""
+        sizes = map(len, self.strategies)
+        return any(choice >= size for choice, size in zip(option.combo, sizes, strict=True))
+
     def show(self, option: Option) -> str:
         """Returns `batch, output features`, a name per block; `batch+output features` on two
         axes."""
