@@ -35,7 +35,7 @@ BUILT_IN: dict[str, Make] = {
 STEPS: dict[str, Make] = {**BUILT_IN, **MODELS, "accumulation": accumulation.make_step, **PLAIN}
 TEMPLATES = tuple(
     name
-    for name in ("data_parallel", "megatron", "zero1", "fsdp", "alpa")
+    for name in ("data_parallel", "megatron", "megatron_sp", "zero1", "fsdp", "alpa")
     if name in templates.__all__
 )
 MESHES = ("2", "4", "2x2", "8")

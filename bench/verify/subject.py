@@ -59,14 +59,16 @@ class Subject:
         """Returns a random strategy per block; the same for the same case anywhere."""
         random = Random(f"{case} {case.seed}")
         blocks = self.analysis(case.mesh_shape).blocks
-        return [random.choice(block.strategies(case.mesh_shape)) for block in blocks]
+        shape = case.mesh_shape
+        every = [(*block.strategies(shape), *block.stream_strategies(shape)) for block in blocks]
+        return [random.choice(some) for some in every]
 
     def options(self, case: Case, kinds: Sequence[Kind]) -> list[Option]:
         """Returns a random option per segment, training state and all."""
         random = Random(f"{case} {case.seed}")
         found = []
         for segment in self.analysis(case.mesh_shape).segments:
-            combo = tuple(random.randrange(len(some)) for some in kinds[segment.kind].strategies)
+            combo = tuple(random.randrange(len(some)) for some in kinds[segment.kind].choices)
             found.append(Option(combo, random.choice([*State])))
         return found
 

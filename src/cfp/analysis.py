@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cfp.blocks import Block, Blocks, build_blocks
+from cfp.blocks import Block, Blocks, SplitName, build_blocks
 from cfp.errors import CfpError
 from cfp.segments import DistinctSegment, Segment, Segments, build_segments
 from cfp.trace import Graph, Role, source_line, trace
@@ -62,6 +63,17 @@ class Analysis:
                 splits = any(candidate.allows(parts) for candidate in block.candidates)
                 flops[splits] += block.flops * segment.times
         return flops[True] / (sum(flops.values()) or 1.0)
+
+    @property
+    def batch_divides(self) -> bool:
+        """Returns whether every block can split the batch along all axes of the mesh at once. Then
+        no block gains by splitting a sequence: it would divide the work alike, and attention needs
+        nothing of other examples."""
+        every = math.prod(self.mesh_shape)
+        return all(
+            any(c.split_name is SplitName.BATCH and c.allows(every) for c in block.candidates)
+            for block in self.blocks
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ from cfp.profile.runners.shared_decision import decide_together
 from cfp.segments.fill import SEED
 from cfp.templates.by_name import make_templates
 
+NO_SEQUENCE = (
+    "Sequence dims were not tried: the batch divides by the whole mesh, and splitting that divides "
+    "the work alike and sends less."
+)
+
 
 def plan(
     step: Callable[..., Any],
@@ -66,7 +71,8 @@ def plan(
                    the fastest of which is returned; True: 3, False or 0: none
     beside         templates to run next to it afterwards, on fresh rounds, for
                    `plan.evidence.confirmed`: "data_parallel" ...
-    sequence       let sequence dims be split on their own
+    sequence       let sequence dims be split on their own, where the batch does not divide by the
+                   mesh (else that gains nothing)
     outer_batch    the mesh's first axis splits the batch and nothing else: less to measure
     exhaustive     measure every option of every segment
     progress       who is told what is being done; by default a line on stderr, where that is a
@@ -180,10 +186,15 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
 def analyse(task: Task) -> Analysed:
     """Finds the step's blocks and segments, and resolves what the options name of them."""
     options, mesh = task.options, task.mesh
-    analysis = analyze_for(task.step, task.args, mesh, sequence=options.sequence)
+    analysis = analyze_for(task.step, task.args, mesh)
+    sequence = options.sequence and not analysis.batch_divides
+    if sequence:
+        analysis = analyze_for(task.step, task.args, mesh, sequence=True)
     graph = analysis.graph
     outer: tuple[int | None, ...] = ()
     notes = notes_of(analysis)
+    if options.sequence and not sequence:
+        notes = (*notes, NO_SEQUENCE)
     pinned = resolve_pins(graph, mesh, options.pins or {})
     if options.outer_batch:
         parts = mesh.axis_sizes[0]

@@ -6,6 +6,8 @@ It is run in tests and reads the graph and the result alone.
 - A contraction finds its operands split alike: what one axis splits is one factor in all of them.
   So it runs without talking, but for the sum it may leave.
 - Its result is split where its operands are, if it keeps that dim.
+- Partial sums that are completed before they go on split are whole along the axes they go on
+  split by.
 - Results that are the next step's arguments lie as those.
 """
 
@@ -32,6 +34,10 @@ def check_layouts(
     for value, layout in tensors:
         if not fits(layout, graph.values[value].shape, blocks.mesh_shape):
             raise ValueError(f"{graph.describe(value)} does not divide into {layout}.")
+    for value, summed in layouts.sums.items():
+        pairs = zip(summed, layouts.values[value], strict=True)
+        if any(before is not None and before != after for before, after in pairs):
+            raise ValueError(f"{graph.describe(value)} is summed as {summed}, which it leaves.")
     seeds = {seed for block in blocks.blocks for seed in block.seeds}
     for equation in graph.equations:
         if equation.index in seeds or equation.index in blocks.matched:

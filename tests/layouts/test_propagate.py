@@ -26,7 +26,8 @@ MESHES = [(2,), (4,), (2, 2)]
 
 def choose(blocks: Blocks, seed: int) -> list[Strategy]:
     random = np.random.default_rng(seed)
-    options = [block.strategies(blocks.mesh_shape) for block in blocks.blocks]
+    shape = blocks.mesh_shape
+    options = [(*b.strategies(shape), *b.stream_strategies(shape)) for b in blocks.blocks]
     return [each[random.integers(len(each))] for each in options]
 
 

@@ -61,7 +61,7 @@ def layouts(analysis: Any, combo: tuple[int, ...], state: State) -> Any:
     graph, blocks = analysis.graph, analysis.grouping
     feedback = find_feedback(graph, blocks.parameters)
     shape = blocks.mesh_shape
-    strategies = [block.strategies(shape) for block in blocks.blocks]
+    strategies = [(*b.strategies(shape), *b.stream_strategies(shape)) for b in blocks.blocks]
     chosen = [each[i % len(each)] for each, i in zip(strategies, itertools.cycle(combo))]
     found = propagate_state(graph, blocks, chosen, shape, state, feedback=feedback)
     check_layouts(graph, blocks, found, feedback)

@@ -37,7 +37,10 @@ def random_plan(name: str, mesh_shape: tuple[int, ...], seed: int, **options: An
     """A random strategy for every block."""
     analysis = analysis_of(name, mesh_shape, **options)
     random = np.random.default_rng(seed)
-    options_of = [block.strategies(mesh_shape) for block in analysis.blocks]
+    options_of = [
+        (*block.strategies(mesh_shape), *block.stream_strategies(mesh_shape))
+        for block in analysis.blocks
+    ]
     chosen = [each[random.integers(len(each))] for each in options_of]
     step, _ = model(name, **options)
     return build_plan(step, analysis, mesh_of(*mesh_shape), chosen, name=f"random{seed}")

@@ -110,7 +110,9 @@ def test_not_even_where_the_first_layer_is_another_and_masks_are_drawn() -> None
     assert layers.count("all-reduce") == len(layers) - 2 == 4 * 2
 
 
-@pytest.mark.parametrize("name", ["gpt", "moe", "bert", "gpt_lookup", "bert_head"])
+@pytest.mark.parametrize(
+    "name", ["gpt", "moe", "bert", "gpt_lookup", "bert_head", "gpt_streams", "llama_streams"]
+)
 def test_a_step_sends_what_its_segments_and_reshardings_send(name: str) -> None:
     _, _, plan = mixed(name)
     analysis, found, options = choices(name)
@@ -207,7 +209,7 @@ def sent_apart(
 
 
 def named(kind: Kind, name: str) -> Option:
-    combos = itertools.product(*(range(len(choices)) for choices in kind.strategies))
+    combos = itertools.product(*(range(len(choices)) for choices in kind.choices))
     every = (Option(*one) for one in itertools.product(combos, State))
     return next(option for option in every if kind.show(option) == name)
 
@@ -215,6 +217,7 @@ def named(kind: Kind, name: str) -> Option:
 LAYER = "output features, input features, output features, input features"
 TWICE = ", ".join(f"{name}+{name}" for name in LAYER.split(", "))
 BOTH = "batch+output features, batch+input features, batch+output features, batch+input features"
+STREAM = "input features (split stream)"
 MIXED = {
     "gpt": ((4,), ("output features", LAYER, "output features")),
     "moe": (
@@ -231,6 +234,18 @@ MIXED = {
             "output features+output features (zero1)",
             TWICE,
             "input features+output features, output features+output features",
+        ),
+    ),
+    "gpt_streams": (
+        (4,),
+        ("table rows (split stream)", LAYER.replace("input features", STREAM), "output features"),
+    ),
+    "llama_streams": (
+        (2, 2),
+        (
+            "batch+table rows (split stream)",
+            BOTH.replace("input features", STREAM),
+            "batch+output features",
         ),
     ),
     "gpt_lookup": ((2, 2), ("table rows+output features", BOTH, "batch+output features")),

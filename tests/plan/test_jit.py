@@ -218,9 +218,10 @@ def test_wrong_strategies_are_refused() -> None:
 
 
 def test_sequence_dims() -> None:
-    step, args = model("llama")
+    step, args = model("llama", batch=2)
     mesh = mesh_of(2, 2)
     analysis = analyze_for(step, args, mesh, sequence=True)
+    assert not analysis.batch_divides
     strategies = [block.strategies((2, 2)) for block in analysis.blocks]
     random = np.random.default_rng(1)
     chosen = [each[random.integers(len(each))] for each in strategies]

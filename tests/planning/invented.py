@@ -59,7 +59,7 @@ def invented_profile(
 def _drawn(kind: Kind, draw: random.Random, count: int) -> Times:
     options: dict[Option, None] = {}
     for _ in range(3 * count):
-        combo = tuple(draw.randrange(len(choices)) for choices in kind.strategies)
+        combo = tuple(draw.randrange(len(choices)) for choices in kind.choices)
         options[Option(combo, draw.choice(list(State)))] = None
     return {option: draw.uniform(1e-3, 4e-3) for option in list(options)[:count]}
 

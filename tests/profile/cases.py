@@ -90,13 +90,13 @@ def kinds(analysis: Analysis) -> tuple[Kind, ...]:
 
 def random_option(kind: Kind, seed: int, state: State | None = None) -> Option:
     random = np.random.default_rng(seed)
-    combo = tuple(int(random.integers(len(choices))) for choices in kind.strategies)
+    combo = tuple(int(random.integers(len(choices))) for choices in kind.choices)
     return Option(combo, STATES[seed % len(STATES)] if state is None else state)
 
 
 def named(kind: Kind, *names: str, state: State = State.BLOCK) -> Option:
     """The option that splits the blocks as named, on a mesh of one axis."""
-    for combo in itertools.product(*(range(len(choices)) for choices in kind.strategies)):
+    for combo in itertools.product(*(range(len(choices)) for choices in kind.choices)):
         if kind.show(Option(combo)) == ", ".join(names):
             return Option(combo, state)
     raise AssertionError(f"no option {names}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from cfp.blocks.recompute import Recomputed
@@ -98,7 +98,9 @@ class Block:
 
         `replicated` joins only where nothing else is valid on an axis, or where the block is
         cheap next to the others. Where the axes are too many for the candidates (one dim of
-        extent 2 on a mesh of 2x2), as few as possible are replicated.
+        extent 2 on a mesh of 2x2), as few as possible are replicated. A sequence is not split along
+        an axis that could split the batch instead: that divides the work alike, and attention needs
+        nothing of other examples.
         """
         per_axis: list[list[int | None]] = []
         for size in mesh_shape:
@@ -112,12 +114,28 @@ class Block:
             elif not valid or self.cheap:
                 valid.append(None)
             per_axis.append(valid)
-        chosen = self._fitting(per_axis, mesh_shape)
+        chosen = self._worthwhile(self._fitting(per_axis, mesh_shape))
         if not chosen:
             relaxed = self._fitting([[*valid, None] for valid in per_axis], mesh_shape)
             fewest = min(strategy.count(None) for strategy in relaxed)
             chosen = [strategy for strategy in relaxed if strategy.count(None) == fewest]
         return tuple(dict.fromkeys(chosen))
+
+    def _worthwhile(self, fitting: list[Strategy]) -> list[Strategy]:
+        """Returns the strategies without those that split a sequence in the place of the batch."""
+        named = {
+            name: [i for i, c in enumerate(self.candidates) if c.split_name is name]
+            for name in (SplitName.BATCH, SplitName.SEQUENCE)
+        }
+        known = {*fitting}
+
+        def better(strategy: Strategy) -> Iterator[Strategy]:
+            for axis, candidate in enumerate(strategy):
+                for batch in named[SplitName.BATCH] if candidate in sequences else ():
+                    yield (*strategy[:axis], batch, *strategy[axis + 1 :])
+
+        sequences = named[SplitName.SEQUENCE]
+        return [one for one in fitting if known.isdisjoint(better(one))]
 
     def stream_strategies(self, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
         """Returns the strategies with twins: those of `strategies` that leave partial sums, which

@@ -33,6 +33,7 @@ from cfp.report import TerminalProgress
 _MESH = re.compile(r"0*[1-9][0-9]{0,8}([xX]0*[1-9][0-9]{0,8})*")  # no axis of a billion
 _AMOUNTS = {"--memory-limit": tuple(MEMORY_UNITS), "--budget": tuple(DURATION_UNITS_S)}
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+SEQUENCE_HELP = "Let sequence dims be split too, where the batch does not divide by the mesh."
 
 
 def parse_mesh(

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import cfp
 from cfp.cli.options import (
+    SEQUENCE_HELP,
     Command,
     any_mesh,
     cache_dir_option,
@@ -126,7 +127,7 @@ class Output:
         help="Templates that run on those rounds too: megatron,fsdp or all. Repeatable.",
     ),
     pin_option,
-    click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own."),
+    click.option("--sequence", is_flag=True, help=SEQUENCE_HELP),
     click.option(
         "--outer-batch", is_flag=True, help="Let the first mesh axis split the batch alone."
     ),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import cfp
 from cfp.cli.options import (
+    SEQUENCE_HELP,
     Command,
     any_mesh,
     cache_dir_option,
@@ -67,7 +68,7 @@ class Asked:
         callback=parsed(parse_memory),
         help="Memory per device, such as 12GiB: where the fastest needs more, --lean is implied.",
     ),
-    click.option("--sequence", is_flag=True, help="Let sequence dims be split on their own."),
+    click.option("--sequence", is_flag=True, help=SEQUENCE_HELP),
     cache_dir_option,
     links_option,
 )
@@ -101,7 +102,9 @@ def profile(
     with joined as team, measuring(asked.budget, team) as progress:
         devices = any_mesh(mesh, platform, asked.links)
         step, args = load_target(target, options)
-        analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=asked.sequence)
+        analysis = cfp.analyze(step, *args, mesh_shape=mesh)
+        if asked.sequence and not analysis.batch_divides:
+            analysis = cfp.analyze(step, *args, mesh_shape=mesh, sequence=True)
         found = profile_step(
             analysis,
             devices,

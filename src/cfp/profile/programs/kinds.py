@@ -110,12 +110,18 @@ class Kind:
         return math.prod(len(choices) for choices in self.strategies)
 
     @property
+    def choices(self) -> tuple[tuple[Strategy, ...], ...]:
+        """Returns all strategies of every block: `strategies`, then `streams`."""
+        pairs = zip(self.strategies, self.streams, strict=True)
+        return tuple((*plain, *streams) for plain, streams in pairs)
+
+    @property
     def mesh_shape(self) -> tuple[int, ...]:
         return self.extracts[0].blocks.mesh_shape
 
     def chosen(self, option: Option) -> tuple[Strategy, ...]:
-        blocks = zip(self.strategies, self.streams, option.combo, strict=True)
-        return tuple((*plain, *streams)[choice] for plain, streams, choice in blocks)
+        pairs = zip(self.choices, option.combo, strict=True)
+        return tuple(choices[choice] for choices, choice in pairs)
 
     def has_streams(self, option: Option) -> bool:
         """Returns whether an option splits streams: such options are not counted in `space`."""
