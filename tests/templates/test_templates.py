@@ -236,3 +236,38 @@ def test_weights_on_the_left() -> None:
         "down": P(None, "x"),
     }
     cfp.verify(step, *args, plan=plan)
+
+
+def test_megatron_with_sequence_parallelism() -> None:
+    """The sums go on split by rows: gathered where the next block reads them, and the device keeps
+    less between. On two axes the batch is taken, and the rows are the sequence."""
+    step, args = model("gpt", seq=64)
+    for shape, axis, spec in [((4,), 0, P("x")), ((2, 4), 1, P("x", "y"))]:
+        plain = templates.megatron(step, *args, mesh=mesh_of(*shape))
+        split = templates.megatron(step, *args, mesh=mesh_of(*shape), sequence_parallel=True)
+        assert split.name == "megatron_sp"
+        names = [name and name.replace(" (split stream)", "") for name in split_names(split, axis)]
+        assert names == split_names(plain, axis) != split_names(split, axis)
+        assert specs(split, "state.params['layers']") == specs(plain, "state.params['layers']")
+        stream = (args[1]["tokens"].shape[0], 64, 64)
+        lies = [
+            layout
+            for value, layout in split.known("test").layouts.values.items()
+            if split.known("test").analysis.graph.values[value].shape == stream
+        ]
+        wanted = tuple(spec.index(name) for name in "xy"[: len(shape)])
+        assert 2 * lies.count(wanted) > len(lies)
+        kinds = [{one.kind for one in plan.collectives()} for plan in (plain, split)]
+        assert "all-gather" in kinds[1] - kinds[0]
+        memory = [plan.compiled().memory_analysis().temp_size_in_bytes for plan in (plain, split)]
+        assert memory[1] < 0.8 * memory[0]
+    cfp.verify(step, *args, plan=split)
+
+
+def test_one_long_example_is_split_by_its_positions() -> None:
+    step, args = model("gpt", batch=1, seq=64)
+    plan = templates.megatron_sp(step, *args, mesh=mesh_of(4))
+    layouts, graph = plan.known("test").layouts, plan.known("test").analysis.graph
+    stream = [layouts.values[v] for v in layouts.values if graph.values[v].shape == (1, 64, 64)]
+    assert 2 * stream.count((1,)) > len(stream)
+    cfp.verify(step, *args, plan=plan)

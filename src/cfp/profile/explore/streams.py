@@ -23,10 +23,8 @@ from cfp.profile.programs.kinds import Kind, Option
 
 NEAR = 1.1  # times the best: norms, residual adds and dropout, of which a split stream leaves a
 # device its part, are of the order of a tenth of a layer; what is further behind does not catch up
-WRITTEN = (
-    0.95  # of the bytes that a device writes without split streams: the layer of a GPT split as
-)
-# Megatron does writes 0.82 of them with, one that lies mostly split already 0.99
+WRITTEN = 0.95  # of the bytes that a device writes without split streams. With them a layer of GPT
+# that is split as Megatron does writes 0.82, one that lies mostly split already 0.99
 SOME = 3  # options of a segment whose streams are split where that gains, or where memory counts:
 # each takes a program more
 
