@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed
 # Plans a small GPT over 4 virtual CPU devices, next to the plans that people copy. The flags make XLA
 # compile faster; they change little else, because matrix products come from a library.
 demo: $(STAMP)
-	XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" $(BIN)/cfp plan gpt --size small --layers 2 --hidden 128 --seq 32 --batch 8 --mesh 4 --platform cpu --beside all \
+	XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true" $(BIN)/cfp plan gpt --size small --layers 2 --hidden 128 --seq 32 --batch 8 --mesh 4 --platform cpu \
+		--beside data_parallel,megatron,zero1,fsdp,alpa \
 		--out plan.json
 
 test: lint

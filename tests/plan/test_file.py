@@ -163,9 +163,9 @@ def test_another_step(saved: Path) -> None:
 
 def test_another_version(saved: Path) -> None:
     document = json.loads(saved.read_text())
-    for version, way in ((2, "Make the plan again"), (4, "Upgrade cfp")):
+    for version, way in ((3, "Make the plan again"), (5, "Upgrade cfp")):
         saved.write_text(json.dumps(document | {"version": version}))
-        reason = rf"a plan of version {version}; this cfp reads version 3\. {way}"
+        reason = rf"a plan of version {version}; this cfp reads version 4\. {way}"
         with pytest.raises(CfpError, match=reason):
             cfp.load(saved, mesh=mesh_of(2, 2))
 

@@ -36,7 +36,7 @@ from cfp.plan.target import target_of
 from cfp.plan.tensor import PlannedTensor
 from cfp.writing import write_whole
 
-FORMAT, VERSION = "cfp-plan", 3  # 3: a segment says how its training state lies
+FORMAT, VERSION = "cfp-plan", 4  # 4: fingerprints tell whether a block may split its stream
 _DTYPE = re.compile(r"[a-z][a-z0-9_]*(<[a-z0-9_]+>)?")  # float32, float8_e4m3fn, key<fry>
 
 

@@ -64,7 +64,7 @@ def megatron(
     return build_plan(step, analysis, mesh, strategies, name=name, pins=pins)
 
 
-def megatron_sp(step: Callable[..., Any], *args: Any, mesh: Mesh, **options: Any) -> Plan:
+def megatron_sp(step: Callable[..., Any], *args: Any, mesh: AnyMesh, **options: Any) -> Plan:
     """Returns `megatron` with sequence parallelism."""
     return megatron(step, *args, mesh=mesh, sequence_parallel=True, **options)
 
