@@ -30,10 +30,12 @@ from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.planning.choose import Chooser, Chosen
 from cfp.planning.kept import KeptPlans, key_of_plan
+from cfp.planning.leading import leading_plans
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
 from cfp.profile import Profile, Progress
 from cfp.profile.api import check_network, open_campaign
+from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
@@ -74,6 +76,10 @@ def plan(
     sequence       let sequence dims be split on their own, where the batch does not divide by the
                    mesh (else that gains nothing)
     outer_batch    the mesh's first axis splits the batch and nothing else: less to measure
+    recompute      what the backward pass computes again instead of keeping it. "auto": the plan
+                   decides for every segment, where memory may run out or the step's own
+                   `jax.checkpoint` may cost more than it must; "as written": what the step
+                   says; "none": nothing
     exhaustive     measure every option of every segment
     progress       who is told what is being done; by default a line on stderr, where that is a
                    terminal; False tells nobody, True always writes to stderr
@@ -216,8 +222,13 @@ def profile_segments(task: Task, analysed: Analysed, campaign: Campaign) -> Prof
         exhaustive=task.options.exhaustive,
         memory_limit_bytes=task.options.limit_bytes(task.mesh),
         outer=analysed.outer,
+        recompute=task.options.recomputing,
     )
-    return measure_segments(campaign, analysed.analysis, task.mesh, scope)
+
+    def leading(found: Profile) -> Leading:
+        return leading_plans(analysed.analysis, found, scope.memory_limit_bytes)
+
+    return measure_segments(campaign, analysed.analysis, task.mesh, scope, leading)
 
 
 def search(task: Task, analysed: Analysed, profile: Profile) -> Proposals:

@@ -41,7 +41,7 @@ from cfp.links.file import Spec
 from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json
 from cfp.planner import make_plan
-from cfp.planning.options import AUDITED, Options
+from cfp.planning.options import AUDITED, RECOMPUTE, Options
 from cfp.planning.scaling import Scaled, meshes, scaling, step_time
 from cfp.report import show_planned, show_scaling, write_page
 
@@ -130,6 +130,15 @@ class Output:
     click.option("--sequence", is_flag=True, help=SEQUENCE_HELP),
     click.option(
         "--outer-batch", is_flag=True, help="Let the first mesh axis split the batch alone."
+    ),
+    click.option(
+        "--recompute",
+        type=click.Choice([word.replace(" ", "-") for word in RECOMPUTE]),
+        callback=lambda context, parameter, word: word.replace("-", " "),
+        default=RECOMPUTE[0],
+        show_default=True,
+        help="What the backward pass computes again to save memory: what the plan finds best, what "
+        "the step says (jax.checkpoint), or nothing.",
     ),
     click.option("--exhaustive", is_flag=True, help="Measure every way to split every segment."),
     cache_dir_option,

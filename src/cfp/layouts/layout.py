@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 from cfp.affine import follow
 from cfp.affine.factors import Dims
 from cfp.trace import Graph
+from cfp.trace.recomputation import Recomputation
 
 Layout = tuple[int | None, ...]  # per mesh axis: the dim it splits, None whole
 Shape = tuple[int, ...]
@@ -118,7 +119,8 @@ class Layouts:
     at once, a compiler may gather the operands instead and give up the split. `via` is what tensors
     go through on the way to how they are read. `entries` are the operands at which a tensor enters
     a part of the step otherwise than it was made; `uses` and `via` are what happens to it after
-    that. `known` is how every tensor is expected to lie, told or not.
+    that. `known` is how every tensor is expected to lie, told or not. `again` is what the backward
+    pass computes again instead of keeping it.
     """
 
     inputs: tuple[Layout, ...]
@@ -129,6 +131,7 @@ class Layouts:
     via: dict[tuple[int, int], Layout] = field(default_factory=dict)
     entries: dict[tuple[int, int], Entry] = field(default_factory=dict)
     known: dict[int, Layout] = field(default_factory=dict)
+    again: tuple[Recomputation, ...] = ()
 
     def show(self, graph: Graph, names: Sequence[str]) -> str:
         """Returns a line for every argument and result, with its PartitionSpec."""

@@ -8,6 +8,7 @@ counterpart in one of them reads and makes its tensors as that does; nothing is 
              occurrence, it is brought there once for all that the occurrence reads of it
     loops    what goes round a loop lies as the body takes it in; a slice lies as its stack, less
              the dim that the loop runs over
+    again    what a program computes again, its occurrence computes again
     others   an equation without a counterpart (what the update shares, a trivial operation that
              one occurrence has and its kind has not) lies as its operands do
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from cfp.layouts.carry import Carry
 from cfp.layouts.layout import Entry, Layout, Layouts, Shape, halfway
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role, is_key
+from cfp.trace.recomputation import Recomputation
 
 Operand = tuple[int, int]  # an equation, and the number of its operand
 
@@ -69,8 +71,10 @@ class _Substitution:
         self.uses: dict[Operand, Layout] = {}
         self.sums: dict[int, Layout] = {}
         self.via: dict[Operand, Layout] = {}
+        self.again: list[Recomputation] = []
         for number, one in enumerate(placed):
             self._place(number, one)
+            self.again += [some.at(one.equations) for some in one.layouts.again]
         carries = [pair for loop in graph.loops for pair in loop.carries]
         self._enter_of = {exit_: graph.equations[enter] for enter, exit_ in carries}
         self._arguments = {value for value in graph.inputs if self._is_tensor(value)}
@@ -97,6 +101,7 @@ class _Substitution:
             via=self.via,
             entries=entries,
             known=self.lies,
+            again=tuple(self.again),
         )
 
     def _place(self, number: int, one: Placed) -> None:

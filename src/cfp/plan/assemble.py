@@ -34,7 +34,7 @@ def assemble_plan(
     chosen: list[Chosen] = []
     for segment, option in zip(analysis.segments, options, strict=True):
         kind = interfaces.kinds[segment.kind]
-        chosen.append((kind.chosen(option), option.state))
+        chosen.append((kind.chosen(option), option.state, option.keep))
     pinned = resolve_pins(analysis.graph, mesh, pins or {})
     layouts = lay_segments(analysis, interfaces, chosen, pinned)
     return plan_of_choices(step, analysis, mesh, layouts, chosen, name=name, held=tuple(pinned))

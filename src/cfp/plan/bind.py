@@ -59,7 +59,8 @@ def _by_segments(plan: Plan, analysis: Analysis) -> Layouts:
     chosen = []
     for segment, choice in zip(analysis.segments, plan.segments, strict=True):
         assert choice.state is not None
-        chosen.append((tuple(strategies[block] for block in segment.blocks), choice.state))
+        splits = tuple(strategies[block] for block in segment.blocks)
+        chosen.append((splits, choice.state, choice.keep))
     interfaces = find_interfaces(analysis, find_kinds(analysis))
     return lay_segments(analysis, interfaces, chosen, _arguments(plan, analysis.graph))
 

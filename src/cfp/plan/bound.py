@@ -59,7 +59,8 @@ def jit_bound(bound: Bound, mesh: AnyMesh, donate_argnums: Sequence[int] | None)
                     f"`{path}` is {leaf.dtype}{list(leaf.shape)}; the plan is for "
                     f"{dtype}{list(shape)}. Plan the step again for these arguments."
                 )
-        return jax.tree.unflatten(graph.out_tree, rebuild(graph, flat, touch, debug))
+        made = rebuild(graph, flat, touch, debug, layouts.again)
+        return jax.tree.unflatten(graph.out_tree, made)
 
     planned.__name__ = getattr(bound.step, "__name__", "step")
     if donate_argnums is None:

@@ -20,9 +20,11 @@ from cfp.plan.environment import Environment
 from cfp.plan.pins import resolve_pins
 from cfp.plan.plan import Plan, PlannedValue
 from cfp.plan.tensor import planned_tensors
+from cfp.segments.keep import Keep
 from cfp.trace.paths import argument_names
 
-Chosen = tuple[tuple[Strategy, ...], State]  # a segment's strategies, one per block, and its state
+# of a segment: its strategies, one per block, its state, and what it keeps
+Chosen = tuple[tuple[Strategy, ...], State, Keep]
 
 
 def analyze_for(
@@ -56,8 +58,8 @@ def build_plan(
         feedback=find_feedback(analysis.graph, analysis.grouping.parameters),
     )
     plan = _plan(step, analysis, mesh, layouts, name=name, held=tuple(fixed))
-    states = [None] * len(analysis.segments)
-    return replace(plan, segments=choices(analysis, strategies, states), notes=analysis.notes)
+    segments = choices(analysis, strategies, [(None, Keep.AS_WRITTEN)] * len(analysis.segments))
+    return replace(plan, segments=segments, notes=analysis.notes)
 
 
 def plan_of_choices(
@@ -73,11 +75,11 @@ def plan_of_choices(
     """Returns the plan whose segments lie as was chosen for each, which makes these layouts.
     `held` are the positions of arguments that a pin fixes."""
     strategies: list[Strategy] = [()] * len(analysis.blocks)
-    for segment, (some, _) in zip(analysis.segments, chosen, strict=True):
+    for segment, (some, *_) in zip(analysis.segments, chosen, strict=True):
         for block, strategy in zip(segment.blocks, some, strict=True):
             strategies[block] = strategy
     plan = _plan(step, analysis, mesh, layouts, name=name, held=held)
-    segments = choices(analysis, strategies, [state for _, state in chosen])
+    segments = choices(analysis, strategies, [(state, keep) for _, state, keep in chosen])
     return replace(plan, segments=segments, notes=analysis.notes)
 
 

@@ -1,4 +1,5 @@
-"""The choices of a plan: of every segment, for every block, what each mesh axis splits."""
+"""The choices of a plan: of every segment, for every block, what each mesh axis splits; how the
+training state lies, and what is kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from cfp.blocks import Block, Strategy
 from cfp.errors import CfpError
 from cfp.layouts.state import State
 from cfp.plan.tensor import another_step
+from cfp.segments.keep import Keep
 from cfp.trace import source_line
 
 
@@ -25,11 +27,13 @@ class BlockChoice:
 @dataclass(frozen=True, slots=True)
 class SegmentChoice:
     """`state` is how training state lies in a segment that lies as it was measured; None in a plan
-    that was laid out as a whole, as templates are."""
+    that was laid out as a whole, as templates are. `keep` is what it keeps for its backward
+    pass."""
 
     fingerprint: str
     blocks: tuple[BlockChoice, ...]
     state: State | None = None
+    keep: Keep = Keep.AS_WRITTEN
 
 
 def alike(segments: Sequence[SegmentChoice]) -> list[list[int]]:
@@ -37,16 +41,18 @@ def alike(segments: Sequence[SegmentChoice]) -> list[list[int]]:
     groups: dict[object, list[int]] = {}
     for index, segment in enumerate(segments):
         splits = tuple(block.splits for block in segment.blocks)
-        key = (segment.fingerprint, splits, segment.state)
+        key = (segment.fingerprint, splits, segment.state, segment.keep)
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 
 
 def choices(
-    analysis: Analysis, strategies: Sequence[Strategy], states: Sequence[State | None]
+    analysis: Analysis,
+    strategies: Sequence[Strategy],
+    of_segments: Sequence[tuple[State | None, Keep]],
 ) -> tuple[SegmentChoice, ...]:
-    """Returns what a strategy per block and a state per segment say, in words that outlive this
-    trace of the step."""
+    """Returns what a strategy per block, and a state and a level of recomputation per segment say,
+    in words that outlive this trace of the step."""
     return tuple(
         SegmentChoice(
             analysis.distinct_segments[segment.kind].fingerprint,
@@ -57,7 +63,7 @@ def choices(
                 )
                 for block in segment.blocks
             ),
-            states[segment.index],
+            *of_segments[segment.index],
         )
         for segment in analysis.segments
     )

@@ -34,6 +34,7 @@ from cfp.plan.pins import layout_of
 from cfp.plan.plan import Plan, PlannedValue, Predicted
 from cfp.plan.target import target_of
 from cfp.plan.tensor import PlannedTensor
+from cfp.segments.keep import Keep
 from cfp.writing import write_whole
 
 FORMAT, VERSION = "cfp-plan", 4  # 4: fingerprints tell whether a block may split its stream
@@ -155,6 +156,7 @@ def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
             "at": at,
             "fingerprint": plan.segments[at[0]].fingerprint,
             "state": state.value if (state := plan.segments[at[0]].state) else None,
+            "keep": plan.segments[at[0]].keep.value,
             "blocks": [
                 {"seed": block.seed, "split": dict(zip(names, block.splits, strict=True))}
                 for block in plan.segments[at[0]].blocks
@@ -228,7 +230,8 @@ def _segments(document: Fields, mesh: AnyMesh) -> tuple[SegmentChoice, ...]:
             split = block.object("split")
             names = tuple(split.optional_text(axis) for axis in mesh.axis_names)
             blocks.append(BlockChoice(block.text("seed"), names))
-        choice = SegmentChoice(entry.text("fingerprint"), tuple(blocks), _state(entry))
+        fingerprint = entry.text("fingerprint")
+        choice = SegmentChoice(fingerprint, tuple(blocks), _state(entry), _keep(entry))
         for at in entry.integers("at"):
             if at in placed:
                 raise CfpError(f"{document.where}: segment {at} is listed twice.")
@@ -246,6 +249,18 @@ def _state(entry: Fields) -> State | None:
     except ValueError:
         known = ", ".join(f'"{state.value}"' for state in State)
         raise entry.wrong("state", f"one of {known}, or null") from None
+
+
+def _keep(entry: Fields) -> Keep:
+    """Returns what a segment keeps for its backward pass; a file of before there was a choice keeps
+    what the step does."""
+    if not entry.has("keep"):
+        return Keep.AS_WRITTEN
+    try:
+        return Keep(entry.text("keep"))
+    except ValueError:
+        known = ", ".join(f'"{keep.value}"' for keep in Keep)
+        raise entry.wrong("keep", f"one of {known}") from None
 
 
 def _value(entry: Fields, mesh: AnyMesh) -> PlannedValue:

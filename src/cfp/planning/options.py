@@ -15,8 +15,10 @@ from cfp.links import Network, find_links
 from cfp.links.file import Spec
 from cfp.memory_size import parse_memory
 from cfp.profile import Effort
+from cfp.profile.explore.scope import Recompute
 from cfp.profile.measure.budget import Budget
 
+RECOMPUTE = tuple(one.value for one in Recompute)
 AUDITED = 3  # predictions that are run as full steps: each takes a compilation of the whole step
 MARGIN = 0.05  # of a device's memory, left to the runtime and to fragmentation
 
@@ -31,6 +33,7 @@ class Given(TypedDict, total=False):
     beside: Sequence[str]
     sequence: bool
     outer_batch: bool
+    recompute: str
     exhaustive: bool
     cache_dir: str | os.PathLike[str] | None
     isolate: bool | None
@@ -49,6 +52,7 @@ class Options:
     beside: Sequence[str] = ()
     sequence: bool = False
     outer_batch: bool = False
+    recompute: str = Recompute.AUTO.value
     exhaustive: bool = False
     cache_dir: str | os.PathLike[str] | None = None
     isolate: bool | None = None
@@ -59,6 +63,9 @@ class Options:
         if isinstance(self.beside, str):
             text = self.beside
             raise CfpError(f'`beside` is the text "{text}": give a list, as ["{text}"].')
+        if self.recompute not in RECOMPUTE:
+            known = ", ".join(f'"{word}"' for word in RECOMPUTE)
+            raise CfpError(f'`recompute` is "{self.recompute}": give one of {known}.')
         Budget.of(self.budget_s)
         if self._given_bytes is not None and self._given_bytes <= 0:
             raise CfpError(
@@ -68,6 +75,10 @@ class Options:
     @property
     def budget_s(self) -> float | None:
         return parse_duration(self.budget) if isinstance(self.budget, str) else self.budget
+
+    @property
+    def recomputing(self) -> Recompute:
+        return Recompute(self.recompute)
 
     @property
     def audited(self) -> int:

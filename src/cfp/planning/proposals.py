@@ -89,13 +89,15 @@ class Proposals:
         of = zip(composition.kinds, composition.options, strict=True)
         numbers: dict[object, int] = {}  # a pinned segment may have fewer options than its kind
         alike = [numbers.setdefault(key, len(numbers)) for key in of]
-        by_split = self._ways(lambda option: option.combo)
-        by_state = self._ways(lambda option: option.state)
+        aspects = [self._ways(lambda option: option.combo), self._ways(lambda option: option.state)]
+        by_keep = self._ways(lambda option: option.keep)
+        if any(ways for found in by_keep for ways in found):  # all keep the same in most steps
+            aspects.append(by_keep)
         fastest = self.solver.fastest(limit_bytes)
         if fastest is None:
             return []
         others = []
-        for ways in (by_split, by_state):
+        for ways in aspects:
             some = alternatives(self.solver, limit_bytes, count, alike, ways=ways, share=LARGE)
             others.append([p for p in some if p.time_s <= NEAR * some[0].time_s])
         in_turn = chain.from_iterable(zip_longest(*others))

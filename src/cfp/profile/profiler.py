@@ -6,6 +6,7 @@ the options that may be best               Explorer, or all of them
 reshardings                                between the fastest of them: no plan has them without
 split streams                              of the fastest option; where memory counts, of several
 training state split further               of the fastest option; where memory counts, of several
+what is kept for the backward pass         of the leading plans' options, where it may matter
 reshardings                                every pair of layouts at a boundary
 the fastest options alone                  of segments measured as two in a row
 """
@@ -16,8 +17,8 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
@@ -26,11 +27,13 @@ from cfp.layouts.state import State
 from cfp.links.network import Network
 from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
-from cfp.profile.explore.scope import Scope
+from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
+from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import measure_states, memory_counts
 from cfp.profile.explore.streams import measure_streams
 from cfp.profile.measure.budget import Budget, FullStep
 from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.costs import SegmentProfile
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.outlook import FULL_STEP, Ahead
 from cfp.profile.measure.progress import Progress
@@ -55,6 +58,7 @@ HURRIED = 4  # with a budget, of all explorers: what was measured soon steers wh
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured: a second or two of waiting
+LEADS = 2  # times that the leading plans are looked for: what the first ones showed may lead others
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 
 
@@ -74,12 +78,17 @@ def new_campaign(
 
 
 def measure_segments(
-    campaign: Campaign, analysis: Analysis, mesh: AnyMesh, scope: Scope
+    campaign: Campaign,
+    analysis: Analysis,
+    mesh: AnyMesh,
+    scope: Scope,
+    leading: Callable[[Profile], Leading] | None = None,
 ) -> Profile:
     """Measures with a campaign that may have measured other things before. Its overhead and anchor
-    are set, and its budget learns what a full step takes."""
+    are set, and its budget learns what a full step takes. `leading` finds the leading plans in what
+    was measured so far; without it, every option keeps what the step does as it is written."""
     check_callbacks(analysis.graph)
-    return _Profiler(analysis, mesh, campaign, scope).run()
+    return _Profiler(analysis, mesh, campaign, scope, leading).run()
 
 
 @dataclass
@@ -88,6 +97,7 @@ class _Profiler:
     mesh: AnyMesh
     campaign: Campaign
     scope: Scope
+    leading: Callable[[Profile], Leading] | None
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -108,6 +118,7 @@ class _Profiler:
             ("reshardings", self._reshard_leading),
             ("split streams", self._streams),
             ("training state split further", self._states),
+            ("what is kept for the backward pass", self._keeps),
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
         ]
@@ -124,7 +135,7 @@ class _Profiler:
                     self.missing += [later for later, _ in stages[i:]]
                     break
         self.campaign.settle()
-        return self._profile()
+        return self._profile(self.scope.recompute)
 
     def _forecast(self, stage: Stage) -> None:
         """Tells the campaign what comes after what it is asked for."""
@@ -231,6 +242,19 @@ class _Profiler:
     def _states(self) -> None:
         measure_states(self.ledger, self.scope, thorough=self.tight)
 
+    def _keeps(self) -> None:
+        """Measures what the leading options take when they keep less or more. What leads then may
+        be others, of which it is measured too."""
+        recompute, limit = self.scope.recompute, self.scope.memory_limit_bytes
+        if self.leading is None or recompute is Recompute.AS_WRITTEN:
+            return
+        if limit is None and not any(map(may_keep_more, self.kinds)):
+            return
+        for _ in range(LEADS):
+            leading = self.leading(self._profile(Recompute.AUTO))
+            if not measure_keeps(self.ledger, leading, recompute):
+                return
+
     def _reshard_leading(self) -> None:
         """Measures the reshardings between the fastest options, before anything else that a budget
         may have no time for."""
@@ -270,7 +294,7 @@ class _Profiler:
                     self.ledger.alone[kind.index][option] = request
         self.campaign.measure(request for found in self.ledger.alone for request in found.values())
 
-    def _profile(self) -> Profile:
+    def _profile(self, recompute: Recompute) -> Profile:
         campaign = self.campaign
         times = {
             resharding: self.ledger.resharding_s(resharding)
@@ -278,9 +302,7 @@ class _Profiler:
         }
         return Profile(
             machine=self.machine,
-            segments=tuple(
-                self.ledger.segment(kind, self.finished[kind.index]) for kind in self.kinds
-            ),
+            segments=tuple(self._segment(kind, recompute) for kind in self.kinds),
             interfaces=self.interfaces,
             reshardings={what: found for what, found in times.items() if found is not None},
             base_s=campaign.base_s,
@@ -291,6 +313,11 @@ class _Profiler:
             seconds=time.monotonic() - self.start,
             missing=tuple(dict.fromkeys(self.missing)),
         )
+
+    def _segment(self, kind: Kind, recompute: Recompute) -> SegmentProfile:
+        found = self.ledger.segment(kind, self.finished[kind.index])
+        costs = {o: cost for o, cost in found.costs.items() if allowed(kind, o, recompute)}
+        return replace(found, costs=costs)
 
 
 def _first(kind: Kind) -> Option:

@@ -29,8 +29,9 @@ class Stage(IntEnum):
     LEADING_RESHARDINGS = 4
     STREAMS = 5
     STATES = 6
-    RESHARDINGS = 7
-    ALONE = 8
+    KEEPS = 7
+    RESHARDINGS = 8
+    ALONE = 9
 
 
 def programs_after(

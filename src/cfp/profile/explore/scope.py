@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from cfp.layouts.state import State
+
+
+class Recompute(enum.Enum):
+    """Who decides what is computed again in the backward pass: the plan, segment by segment; the
+    step, by `jax.checkpoint`; or nobody, so that nothing is."""
+
+    AUTO = "auto"
+    AS_WRITTEN = "as written"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +23,7 @@ class Scope:
     than the fastest, as happens where those would exceed `memory_limit_bytes`. With `exhaustive`
     every option is measured (of a segment that has more than `sample`, so many at random);
     otherwise those that may be best. `outer`, one candidate per block of the step, is what the
-    mesh's first axis must split.
+    mesh's first axis must split. `recompute` says what may be computed again.
     """
 
     states: tuple[State, ...] = tuple(State)
@@ -22,3 +32,4 @@ class Scope:
     sample: int | None = None
     memory_limit_bytes: float | None = None
     outer: tuple[int | None, ...] = ()
+    recompute: Recompute = Recompute.AUTO

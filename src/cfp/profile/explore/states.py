@@ -7,6 +7,7 @@ only if it gains: replicated optimizer state is updated on every device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cfp.analysis import Analysis
 from cfp.layouts.state import State
@@ -81,4 +82,4 @@ def _gains(ledger: Ledger, kind: Kind, option: Option, state: State) -> bool:
 
 
 def _with(option: Option, state: State) -> Option:
-    return Option(option.combo, state)
+    return replace(option, state=state)

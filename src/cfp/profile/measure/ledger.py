@@ -12,6 +12,7 @@ from cfp.profile.measure.memory import MemoryUse, memory_use
 from cfp.profile.programs.boundary import Crossing
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.requests import Request, Resharding, chained_request, extract_requests
+from cfp.segments.keep import Keep
 
 
 class Ledger:
@@ -60,12 +61,12 @@ class Ledger:
         return fixed_part((one, two, self._between(kind, option)) for one, two, option in pairs)
 
     def ranked(self, kind: Kind, state: State = State.BLOCK) -> list[Option]:
-        """Returns the options measured to the end, fastest first."""
+        """Returns the options measured to the end that keep what the step does, fastest first."""
         costs = {
             option: cost
             for option in self.requests[kind.index]
             if (cost := self.cost(kind, option)) is not None
-            if not cost.rough and option.state is state
+            if not cost.rough and option.state is state and option.keep is Keep.AS_WRITTEN
         }
         return sorted(costs, key=lambda option: costs[option].time_s)
 

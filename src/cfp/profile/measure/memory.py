@@ -46,6 +46,7 @@ from cfp.profile.programs.kinds import Kind
 from cfp.profile.programs.lower import carried, sliced
 from cfp.profile.runners.job import Memory
 from cfp.segments.extract import Extract
+from cfp.segments.keep import held_values
 from cfp.trace import Role
 
 Numbers = NDArray[np.int64]
@@ -89,39 +90,24 @@ def memory_use(
     that keeps them. The arguments `elsewhere`, by position, are parameters that another program of
     the segment has too, or stacks of these: they count there."""
     graph = cut.graph
-    shape = cut.blocks.mesh_shape
-    lie: dict[int, Layout] = {**layouts.known, **layouts.values}
-    lie.update(zip(graph.inputs, layouts.inputs, strict=True))
+    inputs = set(graph.inputs)
+    parameters, state = _stored(cut)
 
     def size(values: Iterable[int]) -> int:
-        return sum(
-            math.prod(local_shape(lie.get(v, whole(len(shape))), graph.values[v].shape, shape))
-            * int(graph.values[v].dtype.itemsize)
-            for v in values
-        )
+        return _size(cut, layouts, values)
 
-    inputs = set(graph.inputs)
-    parameters = inputs & cut.blocks.parameters
-    round_values = {graph.inputs[position] for position in cut.feedback.values()}
-    state = round_values - parameters
-    kept: set[int] = set()
     gradients: set[int] = set()
-    for equation in graph.equations:
+    for equation in graph.role(Role.UPDATE):
         for value in equation.inputs:
             producer = graph.values[value].producer
             made = None if producer is None else graph.equations[producer].role
-            known = value in parameters or value in state or not graph.values[value].shape
-            if known or value in graph.constants:
-                continue
-            if equation.role is Role.BACKWARD and made is Role.FORWARD:
-                kept.add(value)
-            elif equation.role is Role.UPDATE and (made is Role.BACKWARD or value in inputs):
+            if made is Role.BACKWARD or value in inputs:
                 gradients.add(value)
-    kept |= {v for v in inputs - parameters - state if _needed_later(cut, v)}
+    gradients = {v for v in gradients - parameters - state if graph.values[v].shape}
     fixed = size(parameters) + size(state)
     total = max(memory.total_bytes - _of_the_loop(cut, layouts), 0)
     # what the compiler fuses away is not there: no part is more than is left of the total
-    activations = min(size(kept), max(total - fixed, 0))
+    activations = min(held_bytes(cut, layouts), max(total - fixed, 0))
     summed = min(size(gradients), max(total - fixed - activations, 0))
     return MemoryUse(
         parameter_bytes=size(parameters - {graph.inputs[position] for position in elsewhere}),
@@ -130,6 +116,33 @@ def memory_use(
         activation_bytes=activations * (1 if cut.iteration is None else cut.iteration.kept),
         scratch_bytes=max(total - fixed - activations - summed, 0),
         total_bytes=total,
+    )
+
+
+def held_bytes(cut: Extract, layouts: Layouts) -> int:
+    """Returns what one device keeps from a program's forward pass to its backward pass, at most:
+    the compiler may fuse some of it away."""
+    parameters, state = _stored(cut)
+    values = cut.graph.values
+    held = held_values(cut.graph, layouts.again) - parameters - state - cut.graph.constants.keys()
+    return _size(cut, layouts, (v for v in held if values[v].shape))
+
+
+def _stored(cut: Extract) -> tuple[set[int], set[int]]:
+    """Returns the parameters among a program's arguments, and the rest of its training state."""
+    parameters = {*cut.graph.inputs} & cut.blocks.parameters
+    rounds = {cut.graph.inputs[position] for position in cut.feedback.values()}
+    return parameters, rounds - parameters
+
+
+def _size(cut: Extract, layouts: Layouts, values: Iterable[int]) -> int:
+    graph, shape = cut.graph, cut.blocks.mesh_shape
+    lie: dict[int, Layout] = {**layouts.known, **layouts.values}
+    lie.update(zip(graph.inputs, layouts.inputs, strict=True))
+    return sum(
+        math.prod(local_shape(lie.get(v, whole(len(shape))), graph.values[v].shape, shape))
+        * int(graph.values[v].dtype.itemsize)
+        for v in values
     )
 
 
@@ -153,12 +166,6 @@ def _of_the_loop(cut: Extract, layouts: Layouts) -> int:
     others += sum(size for i, size in enumerate(results) if i not in in_place)
     sums = sum(arguments[i] for i in cut.iteration.sums)
     return (cut.iterations - 1) * others + sum(results[i] for i in in_place) + sums
-
-
-def _needed_later(cut: Extract, value: int) -> bool:
-    """Returns whether a value is an incoming activation that the backward pass reads again."""
-    roles = {cut.graph.equations[reader].role for reader in cut.graph.readers[value]}
-    return Role.FORWARD in roles and Role.BACKWARD in roles
 
 
 def one_of_two(both: MemoryUse, alone: MemoryUse | None) -> MemoryUse:

@@ -44,6 +44,8 @@ def job_key(machine: Machine, program: str, layouts: Layouts) -> str:
     if layouts.entries:
         entries = sorted(layouts.entries.items())
         lie.append([[where, one.number, one.layout, one.via] for where, one in entries])
+    if layouts.again:
+        lie.append([one.to_json() for one in layouts.again])
     return key_of(machine, program, lie)
 
 

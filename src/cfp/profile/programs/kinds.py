@@ -1,6 +1,7 @@
 """What there is to measure: the distinct segments as programs, and the ways to lay each out.
 
-An `Option` is one way to run a segment: a strategy per block, and how its training state lies.
+An `Option` is one way to run a segment: a strategy per block, how its training state lies, and what
+it keeps for its backward pass.
 Outside loops a segment is one program. In a loop it is one iteration, and what runs once per step
 (the update of the stacked parameters): a stacked tensor lies as its slices do, one dim further, and
 the slices of a gradient lie as the update wants the stack.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cfp.analysis import Analysis
 from cfp.blocks import REPLICATED, Block, Strategy
@@ -20,8 +21,10 @@ from cfp.layouts.state import State, propagate_state
 from cfp.segments import DistinctSegment
 from cfp.segments.correspond import Correspondence, correspond
 from cfp.segments.extract import Extract, extract
+from cfp.segments.keep import Keep, levels, recomputation
 from cfp.segments.program import Cutter
 from cfp.trace import LOOP_EXIT, LOOP_SLICE, LOOP_STACK, Graph, source_line
+from cfp.trace.recomputation import Recomputation
 
 LEAVING = frozenset({LOOP_STACK, LOOP_EXIT})
 
@@ -33,6 +36,7 @@ class Option:
 
     combo: tuple[int, ...]
     state: State = State.BLOCK
+    keep: Keep = Keep.AS_WRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +141,31 @@ class Kind:
         ):
             names = [REPLICATED if i is None else block.candidates[i].name for i in strategy]
             words.append("+".join(names))
-        state = "" if option.state is State.BLOCK else f" ({option.state.value})"
-        return ", ".join(words) + state
+        more = [] if option.state is State.BLOCK else [option.state.value]
+        if option.keep is not Keep.AS_WRITTEN:
+            more.append(f"keeps {option.keep.value}")
+        return ", ".join(words) + (f" ({', '.join(more)})" if more else "")
 
     def layouts(self, option: Option) -> tuple[Layouts, ...]:
         """Returns the layouts of the tensors of every extract."""
-        return self.lay(self.chosen(option), option.state)
+        return self.lay(self.chosen(option), option.state, option.keep)
 
-    def lay(self, chosen: tuple[Strategy, ...], state: State) -> tuple[Layouts, ...]:
-        """Returns the same, by the strategies of the blocks."""
+    @property
+    def levels(self) -> dict[Keep, Recomputation]:
+        """Returns what there is to choose from besides keeping what the step keeps as written."""
+        return levels(self.extracts[0].graph, self.extracts[0].blocks)
+
+    def lay(
+        self, chosen: tuple[Strategy, ...], state: State, keep: Keep = Keep.AS_WRITTEN
+    ) -> tuple[Layouts, ...]:
+        """Returns the same, by the strategies of the blocks. A loop's body computes again what it
+        does not keep, and what runs once has nothing to keep."""
+        first = self.extracts[0]
+        body, *rest = self._lay_all(chosen, state)
+        again = recomputation(first.graph, first.blocks, keep)
+        return replace(body, again=() if again is None else (again,)), *rest
+
+    def _lay_all(self, chosen: tuple[Strategy, ...], state: State) -> tuple[Layouts, ...]:
         first = self.extracts[0]
         inner = state if len(self.extracts) == 1 else _inside(state)
         body = _lay(first, chosen, inner)

@@ -72,13 +72,13 @@ def lower(cut: Extract, layouts: Layouts, mesh: AnyMesh, platform: str | None = 
     """Returns the program as a serialised `jax.export.Exported` for the mesh, and for a `platform`
     where that is not JAX's own."""
     graph = cut.graph
-    touch = Constrain(mesh, layouts)
+    touch = Constrain(mesh, layouts, platform)
 
     def program(*flat: Any) -> tuple[Any, ...]:
         inputs = [as_key(graph, v, x) for v, x in zip(graph.inputs, flat, strict=True)]
         return tuple(
             jax.random.key_data(result) if is_key(result.dtype) else result
-            for result in rebuild(graph, inputs, touch, "left out")
+            for result in rebuild(graph, inputs, touch, "left out", layouts.again)
         )
 
     inputs, outputs = list(layouts.inputs), list(layouts.outputs)

@@ -64,7 +64,7 @@ def extract_requests(
     for i, (cut, lie) in enumerate(zip(kind.extracts, layouts, strict=True)):
         once = "" if i == 0 else ", once"
         name = f"segment {kind.index}{once}: {kind.show(option)}"
-        group = f"segment {kind.index} program {i} {option.state.value}"
+        group = f"segment {kind.index} program {i} {option.state.value} {option.keep.value}"
         found.append(layout_request(machine, mesh, cut, lie, name, group))
     return found
 
@@ -75,7 +75,7 @@ def chained_request(
     """Returns the request of the segment twice in a row."""
     assert kind.chained is not None
     name = f"chained segment {kind.index}: {kind.show(option)}"
-    group = f"chained segment {kind.index} {option.state.value}"
+    group = f"chained segment {kind.index} {option.state.value} {option.keep.value}"
     return layout_request(machine, mesh, kind.chained, layouts, name, group)
 
 
