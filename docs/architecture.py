@@ -135,8 +135,8 @@ from their contractions. What the renumbered weight is in the step:
 
 ## 4. profile: what every option costs
 
-An option is a strategy for every block of a kind, and a state. `layouts` carries it to
-every tensor of the program. Under the option *{option}*:
+An option is a strategy for every block of a kind, a state, and what is kept for the backward
+pass. `layouts` carries it to every tensor of the program. Under the option *{option}*:
 
 ```
 {layouts}

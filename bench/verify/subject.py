@@ -27,6 +27,7 @@ from cfp.plan.assemble import assemble_plan
 from cfp.plan.verify import Reference, run_alone
 from cfp.profile.programs.boundary import find_interfaces
 from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.segments.keep import Keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +65,12 @@ class Subject:
         return [random.choice(some) for some in every]
 
     def options(self, case: Case, kinds: Sequence[Kind]) -> list[Option]:
-        """Returns a random option per segment, training state and all."""
+        """Returns a random option per segment, training state and what is kept included."""
         random = Random(f"{case} {case.seed}")
         found = []
         for segment in self.analysis(case.mesh_shape).segments:
             combo = tuple(random.randrange(len(some)) for some in kinds[segment.kind].choices)
-            found.append(Option(combo, random.choice([*State])))
+            found.append(Option(combo, random.choice([*State]), random.choice([*Keep])))
         return found
 
     def plan(self, case: Case) -> Plan:

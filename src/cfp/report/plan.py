@@ -38,6 +38,7 @@ from cfp.report.text import (
     spec_text,
     time_text,
 )
+from cfp.segments.keep import Keep
 
 # a list index, an integer key, and the number at the end of a key: [3], ['3'], ['layers_3']
 _INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
@@ -143,6 +144,8 @@ def _blocks_table(plan: Plan) -> Table:
         for place, block in enumerate(plan.segments[group[0]].blocks):
             seed = _SEED_INDEX.sub("*", block.seed) if len(group) > 1 else block.seed
             where = segments_text(group) if place == 0 else ""
+            if place == 0 and plan.segments[group[0]].keep is not Keep.AS_WRITTEN:
+                where += f"\nkeeps {plan.segments[group[0]].keep.value}"
             splits = [split or REPLICATED for split in block.splits]
             add_row(table, where, str(place), seed, *splits)
         table.add_section()
