@@ -3,6 +3,7 @@
 options       what one may ask of `cfp.plan`, in one value that the commands share
 arrange       one call of a jitted step: its data, and what belongs to the program
 kept          plans that `cfp.jit` made, kept beside the measurements
+leading       the options of the plans that lead while segments are measured
 proposals     the search's answers as plans, with what is predicted of them
 audit         full steps under plans, run on the devices, and what they show
 choose        from proposals to one plan: their steps decide

@@ -13,5 +13,6 @@ The files, in the order of processing:
     explorer    the next combinations to measure, and whether it is enough
     streams     of which options split streams are measured
     states      of which options training state is measured split further
+    keeps       which options are measured keeping less, or more, for the backward pass
     forecast    how many programs the stages ahead will measure
 """
