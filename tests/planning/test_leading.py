@@ -18,7 +18,7 @@ from cfp.profile.explore.scope import Recompute
 from cfp.search import Solver
 from cfp.search.compose import compose
 from cfp.segments.keep import Keep
-from tests.plan.test_recompute import arguments, step
+from tests.plan.test_recompute import arguments, plan_with, step
 from tests.planning.invented import invented_profile
 from tests.profile.cases import mesh, model
 
@@ -52,14 +52,15 @@ def test_without_a_limit_nothing_more_is_measured(store: Path, free: Plan) -> No
 
 
 def test_a_limit_that_binds_makes_some_segments_compute_again(store: Path, free: Plan) -> None:
-    limit = int(0.7 * free.memory_bytes())
+    least = plan_with(Keep.INPUTS).memory_bytes()
+    limit = (least + plan_with(Keep.AS_WRITTEN).memory_bytes()) // 2
     plan = planned(store, memory_limit=limit)
     assert plan.memory_bytes() <= limit
     assert {Keep.CONTRACTIONS, Keep.INPUTS} & {segment.keep for segment in plan.segments}
     assert any("keeps" in point.splits for point in plan.frontier)
     cfp.verify(step, *arguments(), plan=plan)
     with pytest.raises(CfpError, match="No plan fits"):
-        planned(store, memory_limit=limit, recompute="as written")
+        planned(store, memory_limit=least, recompute="as written")
 
 
 def test_what_leads_by_memory() -> None:

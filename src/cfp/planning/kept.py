@@ -53,6 +53,7 @@ def key_of_plan(analysis: Analysis, mesh: Mesh, options: Options, team: Team | N
         "beside": list(options.beside),
         "sequence": options.sequence,
         "outer_batch": options.outer_batch,
+        "recompute": options.recompute,
         "exhaustive": options.exhaustive,
         "effort": None if options.effort is None else asdict(options.effort),
     }

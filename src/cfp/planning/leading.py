@@ -2,7 +2,7 @@
 
 Under a memory limit these are the fastest plan within it, and the plans on the frontier that need
 more: computing something again may make room for each of them. Where nothing fits, all of the
-frontier leads. Without a limit, or where the fastest plan is far from it, the fastest plan leads.
+frontier leads, the smallest plan first. Without a limit, or where the fastest plan is far from it, the fastest plan leads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def leading_plans(analysis: Analysis, profile: Profile, limit_bytes: float | Non
     frontier = solver.frontier().plans
     larger = [p for p in frontier if composition.memory_bytes(p.choice) > NEAR * limit_bytes]
     within = solver.fastest(int(limit_bytes))
-    first = fastest.plan if within is None else within.plan
+    first = min(frontier, key=lambda p: p.memory_bytes) if within is None else within.plan
     return Leading(_options(composition, [first, fastest.plan, *larger]), binds=True)
 
 

@@ -58,7 +58,10 @@ HURRIED = 4  # with a budget, of all explorers: what was measured soon steers wh
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured: a second or two of waiting
-LEADS = 2  # times that the leading plans are looked for: what the first ones showed may lead others
+LEADS = (
+    3  # times that the leading plans are looked for, a second or two each in a large model: what
+)
+# the first ones showed may let others lead, and more than that was not seen to
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 
 
