@@ -1,0 +1,43 @@
+"""Runs the cases that have no file yet, and writes the page: `python -m bench.gpu --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bench.gpu.cases import BATCH, SIZES, cases, run
+from bench.gpu.table import page, read
+from cfp.errors import CfpError
+from cfp.profile.runners import stand_in
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=SIZES, default=[*SIZES])
+    parser.add_argument("--batch", type=int, default=BATCH, help="the paper's LLaMA has 80")
+    parser.add_argument("--budget", default="9m", help="for each case; full steps are in it")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
+    parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
+    given = parser.parse_args(words)
+    try:
+        stand_in.GPU.find()
+    except CfpError as error:
+        print(f"bench.gpu: {error}", file=sys.stderr)
+        return 1
+    given.out.mkdir(parents=True, exist_ok=True)
+    for case in cases(given.models, given.batch):
+        path = given.out / case.file
+        if not path.exists():
+            print(case.name, file=sys.stderr)
+            path.write_text(json.dumps(run(case, given.cache, given.budget), indent=1) + "\n")
+    rows = read(given.out)
+    given.out.with_suffix(".md").write_text(page(rows, "python -m bench.gpu"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

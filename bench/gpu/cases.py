@@ -1,0 +1,124 @@
+"""The cases, and what comes of one: planned from the local GPU, templates beside it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh
+
+import cfp
+from bench.environment import environment
+from cfp.devices import axis_names
+from cfp.links.replay import replay
+from cfp.models import config, make_step
+from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.store import Store
+from cfp.training.flops import model_flops
+from cfp.training.peaks import peak_flops, product_dtype
+
+SIZES = {"llama": "7b", "gpt": "6.7b", "moe": "7.1b"}  # the paper's
+BATCH = 16
+MESHES: dict[tuple[int, ...], tuple[str, ...]] = {
+    (8,): ("h200_nvlink", "l40s_pcie"),  # one machine, over NVLink and over PCIe
+    (2, 8): ("ib_400g,h200_nvlink",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model at its paper size in bfloat16, for a mesh with links."""
+
+    model: str
+    mesh: tuple[int, ...]
+    links: str
+    batch: int = BATCH
+
+    @property
+    def name(self) -> str:
+        shape = "x".join(map(str, self.mesh))
+        return f"{self.model}-{SIZES[self.model]}-b{self.batch}-{shape}-{self.links}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.name.replace(',', '+')}.json"
+
+
+class Free:
+    """A network on which nothing takes time: the replay is then what the run itself should take."""
+
+    def time_s(self, collective: str, axes: Sequence[str], size_bytes: float) -> float:
+        return 0.0
+
+
+def cases(models: Sequence[str], batch: int = BATCH) -> Iterator[Case]:
+    """Yields all cases; those of one mesh in a row, since they share their measurements."""
+    for model in models:
+        for mesh, networks in MESHES.items():
+            for links in networks:
+                yield Case(model, mesh, links, batch)
+
+
+def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
+    """Plans a case; returns what the table says of it, as plain data."""
+    step, args = make_step(
+        config(case.model, SIZES[case.model], batch=case.batch, dtype="bfloat16"), abstract=True
+    )
+    mesh = AbstractMesh(case.mesh, axis_names(len(case.mesh)))
+    began = time.monotonic()
+    plan = cfp.plan(
+        jax.jit(step, donate_argnums=0),
+        *args,
+        mesh=mesh,
+        links=case.links,
+        budget=budget,
+        beside=cfp.templates.__all__,
+        cache_dir=cache,
+        progress=True,
+    )
+    seconds = time.monotonic() - began
+    assert plan.evidence is not None
+    assert plan.predicted is not None
+    own, graph = plan.evidence.own, plan.known("bench").analysis.graph
+    peak = peak_flops(plan.environment.device_kind, product_dtype(graph))
+    time_s = plan.predicted.time_s if own is None else own.time_s
+    return {
+        "case": case.name,
+        "device": plan.environment.device_kind,
+        "environment": environment(),
+        "seconds": seconds,
+        "programs": plan.evidence.programs,
+        "loaded": plan.evidence.loaded,
+        "predicted_s": plan.predicted.time_s,
+        "replayed_s": None if own is None else own.time_s,
+        "communication_s": None if own is None else own.communication_s,
+        "exposed_s": None if own is None else own.exposed_s,
+        "memory_bytes": plan.predicted.memory_bytes if own is None else own.memory_bytes,
+        "mfu": None if peak is None else model_flops(graph) / time_s / (mesh.size * peak),
+        "ratios": {
+            one.name: one.time_s / time_s if one.ran else one.why_not()
+            for one in plan.evidence.confirmed[1:]
+        },
+        "free": free_replays(cache, case.mesh),
+        "notes": list(plan.notes),
+    }
+
+
+def free_replays(cache: Path, mesh: tuple[int, ...]) -> Mapping[str, tuple[float, float]]:
+    """Returns, of every full step of this mesh in the store, what its run took and what its replay
+    with free collectives takes: they should agree."""
+    shape = "x".join(map(str, mesh))
+    found = {}
+    with Store.open(cache) as store:
+        for row in store.entries():
+            one = Measurement.from_json(row.document)
+            schedule = None if one.shares is None else one.shares.schedule
+            if row.environment.startswith(f"{shape} ") and "full step" in row.name and schedule:
+                free_s = replay(schedule, Free()).time_s
+                found[f"{row.name} {one.key[:8]}"] = statistics.median(one.runs_s), free_s
+    return found

@@ -1,0 +1,90 @@
+"""The evaluation on a GPU, as far as it needs none: its cases, its store and its page."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from bench.gpu.__main__ import main
+from bench.gpu.cases import Case, cases, free_replays
+from bench.gpu.table import page, read
+
+from cfp.errors import CfpError
+from cfp.links import find_links
+from cfp.links.schedule import Moment, Schedule, Transfer
+from cfp.profile.measure.measurement import Measurement
+from cfp.profile.measure.store import Record, Store
+from cfp.profile.runners import stand_in
+from cfp.profile.runners.job import Memory, Shares
+from cfp.profile.runners.stand_in import NEEDS, LocalDevices, StandIn
+
+ROW = {
+    "case": "llama-7b-b16-8-h200_nvlink",
+    "device": "NVIDIA H200",
+    "environment": "JAX 0.11.2",
+    "seconds": 500.0,
+    "programs": 40,
+    "loaded": 0,
+    "predicted_s": 0.337,
+    "replayed_s": 0.343,
+    "communication_s": 0.05,
+    "exposed_s": 0.01,
+    "memory_bytes": 77 * 2**30,
+    "mfu": 0.4,
+    "ratios": {"fsdp": 1.04, "megatron": "does not run: out of memory"},
+    "free": {"full step: a": [0.343, 0.340], "full step: b": [0.356, 0.320]},
+    "notes": [],
+}
+
+
+def test_the_page(tmp_path: Path) -> None:
+    other = {**ROW, "case": "moe", "replayed_s": None, "exposed_s": None, "mfu": None, "free": {}}
+    for name, row in (("a", ROW), ("b", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(row))
+    text = page(read(tmp_path), "python -m bench.gpu")
+    first = "| llama-7b-b16-8-h200_nvlink | 500 s | 337.0 ms | 343.0 ms | -1.7% | 10.0 ms | 40.0% |"
+    assert first in text
+    assert "| moe | 500 s | 337.0 ms | - | - | - | - | 77.0 GiB |" in text
+    assert "Planned within 600 s: 2 of 2. Predicted within 5% of the replayed step: 1 of 2." in text
+    assert "| llama-7b-b16-8-h200_nvlink | 1.04 | does not run: out of memory |" in text
+    assert "| llama-7b-b16-8-h200_nvlink | 2 | 5.5% | 10.1% |" in text
+
+
+def test_every_case_has_a_file_and_links_that_fit() -> None:
+    found = list(cases(["llama", "moe"]))
+    assert len({case.file for case in found}) == len(found) == 6
+    for case in found:
+        find_links(case.links, {f"a{i}": size for i, size in enumerate(case.mesh)})
+    assert Case("gpt", (2, 8), "a,b").file == "gpt-6.7b-b16-2x8-a+b.json"
+
+
+def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
+    schedule = Schedule((Moment(0.25, Transfer("all-reduce", ("x",), 8), 0), Moment(0.5)))
+    shares = Shares(0.75, 0.0, 0.0, schedule=schedule)
+    memory = Memory(1, 1, 1, 0)
+    rows = {
+        "8 NVIDIA H200 (1 of them here, standing in)": ("full step: ours", "segment 0: batch"),
+        "2x8 NVIDIA H200 (1 of them here, standing in)": ("full step: theirs",),
+    }
+    with Store.open(tmp_path) as store:
+        for where, names in rows.items():
+            for name in names:
+                one = Measurement(f"{where}{name}", name, (0.8, 0.7), memory=memory, shares=shares)
+                store.put(Record(one.key, "p", name, where, one.to_json(), time.time()))
+    (found,) = free_replays(tmp_path, (8,)).values()
+    assert found == (0.75, 0.75)
+
+
+def test_without_a_gpu_it_says_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "GPU", StandIn(missing, "", ()))
+    assert main(["--out", str(tmp_path / "gpu")]) == 1
+    assert "standing in for its devices" in capsys.readouterr().err
+    assert not (tmp_path / "gpu").exists()
+
+
+def missing() -> LocalDevices:
+    raise CfpError(f"{NEEDS}.")
