@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from cfp.errors import CfpError
 from cfp.layouts import auto_mesh
@@ -74,7 +74,11 @@ def jit(
         )
     if not callable(step):
         raise CfpError(f"`step` is of type {type(step).__name__}, not a function: pass the step.")
-    auto_mesh(mesh)  # refuses what is no mesh
+    if isinstance(auto_mesh(mesh), AbstractMesh):  # which refuses what is no mesh
+        raise CfpError(
+            "`cfp.jit` runs the step, and `mesh` has no devices: give a jax.sharding.Mesh. "
+            "`cfp.plan` plans for a mesh that is not there."
+        )
     if plan is not None and options:
         raise CfpError(
             f"`{next(iter(options))}` says how to find a plan, and `plan` gives one: leave one out."

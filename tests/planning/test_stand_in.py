@@ -174,5 +174,7 @@ def test_what_a_mesh_that_is_not_there_needs() -> None:
         cfp.plan(step, *args, mesh=absent())
     with pytest.raises(CfpError, match="`links` are for a mesh that is not there"):
         cfp.plan(step, *args, mesh=jax.make_mesh((DEVICES,), ("x",)), links=FAST)
+    with pytest.raises(CfpError, match=r"`cfp\.jit` runs the step, and `mesh` has no devices"):
+        cfp.jit(step, mesh=absent())  # type: ignore[arg-type]
     with pytest.raises(CfpError, match="There is no link `h200_nvlnk`; did you mean"):
         cfp.plan(step, *args, mesh=absent(), links="h200_nvlnk")

@@ -53,9 +53,9 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     if comparison.links is not None:
         console.print(
             line(
-                "Nothing ran on this mesh: computing was measured on "
-                f"{comparison.links.stand_ins} device that stood in, and communication is replayed "
-                f"with links: {comparison.links.show()}."
+                "Nothing ran on this mesh: computing was measured on devices here, "
+                f"{comparison.links.stand_ins} standing in, and communication is replayed with "
+                f"links: {comparison.links.show()}."
             )
         )
     for one in comparison.plans:
