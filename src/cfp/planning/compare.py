@@ -102,15 +102,11 @@ def compare(
     check_network(mesh, network)
     if rounds < 1:
         raise CfpError(f"`rounds` is {rounds}: give one or more.")
-    bound: dict[str, Plan] = {}
-    for name, plan in plans.items():
-        if isinstance(plan, Plan):
-            if auto_mesh(plan.mesh) != mesh:
-                raise CfpError(
-                    f"The plan `{name}` is for a mesh of {dict(plan.mesh.shape)}, not "
-                    f"{dict(mesh.shape)}: compare plans of one mesh."
-                )
-            bound[name] = plan.bind(step, *args)
+    bound = {
+        name: plan.bind(step, *args)
+        for name, plan in plans.items()
+        if isinstance(plan, Plan) and _is_for(mesh, name, plan)
+    }
     if not bound:
         raise CfpError("`plans` has no plan to measure: give at least one.")
     steps = {name: (found.analysis, found.layouts) for name, found in _bounds(bound).items()}
@@ -146,6 +142,16 @@ def compare(
         unpack=lambda data: decode(data, Comparison),
     )
     return found
+
+
+def _is_for(mesh: AnyMesh, name: str, plan: Plan) -> bool:
+    """Raises where a plan is for another mesh."""
+    if auto_mesh(plan.mesh) != mesh:
+        raise CfpError(
+            f"The plan `{name}` is for a mesh of {dict(plan.mesh.shape)}, not "
+            f"{dict(mesh.shape)}: compare plans of one mesh."
+        )
+    return True
 
 
 def _bounds(plans: Mapping[str, Plan]) -> dict[str, Any]:

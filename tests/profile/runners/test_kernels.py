@@ -11,7 +11,7 @@ from jax.profiler import ProfileData
 
 from cfp.links.replay import replay
 from cfp.links.schedule import Schedule, read_schedule
-from cfp.profile.runners.xplane import GAP_NS, gpu_kernels, kernel_times
+from cfp.profile.runners.stand_in_worker import GAP_NS, gpu_kernels, kernel_times
 from tests.links.test_replay import FREE
 
 Kernel = tuple[str, str, int, int]  # the kernel's name, `hlo_op`, start and end in nanoseconds

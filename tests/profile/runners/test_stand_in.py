@@ -14,8 +14,7 @@ from jax.sharding import AbstractMesh
 from cfp.errors import CfpError
 from cfp.profile.runners import stand_in
 from cfp.profile.runners.stand_in import LocalDevices, find_gpus, used
-from cfp.profile.runners.stand_in_worker import StandInSession
-from cfp.profile.runners.xplane import gpu_kernels
+from cfp.profile.runners.stand_in_worker import StandInSession, gpu_kernels
 
 GIB = 2**30
 

@@ -9,26 +9,91 @@ measured kernels, which any network can be put under (`cfp.links.replay`).
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+from jax.profiler import ProfileData
 from jax.sharding import Mesh
 
 from cfp.links.schedule import NotReplayable, read_schedule
-from cfp.profile.runners import xplane
 from cfp.profile.runners.job import Group, MeshSpec, Shares
 from cfp.profile.runners.session import Session
 from cfp.profile.runners.worker import main, mesh_of, take_settings
+from cfp.profile.runners.xplane import Event, Line, communicates, read_planes
 
+# what a plane of a recording, by its name and its lines, has of kernels: a list for every device
+KernelLines = Callable[[str, Sequence[Line]], Iterable[list[Event]]]
+GAP_NS = 5e3  # nanoseconds: a device that has the next kernel in its queue starts it within 1 or 2
+# microseconds, and a host that is late takes 5 and more to bring one
+_GRAPH = "command_buffer"  # how XLA names a CUDA graph; its kernels have names of their own
 UNRECORDED = "the profiler recorded nothing of it, so that its time is not known"
+
+
+def kernel_times(
+    data: ProfileData, marks: Mapping[str, str], kernels: KernelLines
+) -> dict[str, dict[str, float]]:
+    """Returns the seconds that one run of each program spends in each of its instructions, on an
+    average device: by key of `marks`, as of `shares`, and then by the instruction's name.
+
+    `kernels` says what the events of a plane are kernels of. A kernel's time is what it adds to
+    those before it, with the gap before it as far as that is no longer than `GAP_NS`: a longer one
+    is the host's, which is late in a short program and ahead of the device in a whole step.
+    """
+    planes = list(read_planes(data))
+    host = [line for name, lines in planes if name == "/host:CPU" for line in lines]
+    runs = [event for line in host for event in line.events if event.name in marks]
+    devices = [found for name, lines in planes for found in kernels(name, lines)]
+    count: dict[str, int] = defaultdict(int)
+    found: dict[str, dict[str, float]] = {}
+    for run in runs:
+        times = found.setdefault(marks[run.name], defaultdict(float))
+        count[marks[run.name]] += 1
+        inside = [
+            [one for one in device if run.start_ns <= one.start_ns < run.end_ns]
+            for device in devices
+        ]
+        busy = [device for device in inside if device]
+        for device in busy:
+            for name, seconds in _in_a_row(device):
+                times[name] += seconds / len(busy)
+    return {key: {name: s / count[key] for name, s in found[key].items()} for key in found}
+
+
+def gpu_kernels(plane: str, lines: Sequence[Line]) -> Iterator[list[Event]]:
+    """Yields the kernels of one GPU, named by their instructions; inside a CUDA graph that is the
+    kernel's own name. Nothing that communicates is among them."""
+    if not re.fullmatch(r"/device:GPU:\d+", plane):
+        return
+    found = []
+    for line in lines:
+        for event in line.events if line.name.startswith("Stream") else ():
+            if not communicates(event):
+                op = event.stats.get("hlo_op")
+                named = isinstance(op, str) and op and not op.startswith(_GRAPH)
+                found.append(replace(event, name=str(op)) if named else event)
+    yield found
+
+
+def _in_a_row(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
+    """Yields every kernel's name and the seconds that it adds, in order of time."""
+    until_ns: float | None = None
+    for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
+        before_ns = event.start_ns if until_ns is None else until_ns
+        gap_ns = min(max(event.start_ns - before_ns, 0.0), GAP_NS)
+        own_ns = max(event.end_ns - max(event.start_ns, before_ns), 0.0)
+        until_ns = max(before_ns, event.end_ns)
+        yield event.name, (gap_ns + own_ns) * 1e-9
 
 
 class StandInSession(Session):
     """A session in which collectives take no time, or none that counts."""
 
-    kernels: xplane.KernelLines = staticmethod(xplane.gpu_kernels)
+    kernels: KernelLines = staticmethod(gpu_kernels)
 
     def waiting(self, mesh: Mesh) -> Callable[[], None]:
         """Returns a call that does nothing: the other processes are not there."""
@@ -42,8 +107,8 @@ class StandInSession(Session):
             key: found.get(key, Shares(0.0, 0.0, 0.0, unreplayed=UNRECORDED)) for key in several
         }
 
-    def shares(self, data: jax.profiler.ProfileData, marks: Mapping[str, str]) -> dict[str, Shares]:
-        times = xplane.kernel_times(data, marks, self.kernels)
+    def shares(self, data: ProfileData, marks: Mapping[str, str]) -> dict[str, Shares]:
+        times = kernel_times(data, marks, self.kernels)
         return {key: self._scheduled(key, found) for key, found in times.items()}
 
     def _scheduled(self, key: str, kernels_s: Mapping[str, float]) -> Shares:

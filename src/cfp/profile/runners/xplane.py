@@ -17,7 +17,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from jax.profiler import ProfileData, ProfileEvent
@@ -25,11 +25,6 @@ from jax.profiler import ProfileData, ProfileEvent
 from cfp.profile.runners.job import Shares
 
 Interval = tuple[float, float]
-
-KernelLines = Callable[[str, Sequence["Line"]], Iterable[list["Event"]]]
-GAP_NS = 5e3  # nanoseconds: a device that has the next kernel in its queue starts it within 1 or 2
-# microseconds, and a host that is late takes 5 and more to bring one
-_GRAPH = "command_buffer"  # how XLA names a CUDA graph; its kernels have names of their own
 
 _STATS = {"hlo_op", "device_ordinal", "_p", "_c"}  # the last two link an operation to its end
 
@@ -68,7 +63,7 @@ def shares(data: ProfileData, marks: Mapping[str, str], devices: int) -> dict[st
     `devices` devices to the key of that program. Runs of one key are averaged. A key is left out
     if the recording shows nothing of its runs, or more devices than there should be.
     """
-    planes = list(_read(data))
+    planes = list(read_planes(data))
     host = [line for name, lines in planes if name == "/host:CPU" for line in lines]
     runs = [event for line in host for event in line.events if event.name in marks]
     windows = np.array([(run.start_ns, run.end_ns) for run in runs]).reshape(-1, 2)
@@ -81,62 +76,6 @@ def shares(data: ProfileData, marks: Mapping[str, str], devices: int) -> dict[st
         if 0 < len(seen) <= devices:
             parts[marks[run.name]].append(np.mean(seen, axis=0))
     return {key: Shares(*np.mean(part, axis=0).tolist()) for key, part in parts.items()}
-
-
-def kernel_times(
-    data: ProfileData, marks: Mapping[str, str], kernels: KernelLines
-) -> dict[str, dict[str, float]]:
-    """Returns the seconds that one run of each program spends in each of its instructions, on an
-    average device: by key of `marks`, as of `shares`, and then by the instruction's name.
-
-    `kernels` says what the events of a plane are kernels of. A kernel's time is what it adds to
-    those before it, with the gap before it as far as that is no longer than `GAP_NS`: a longer one
-    is the host's, which is late in a short program and ahead of the device in a whole step.
-    """
-    planes = list(_read(data))
-    host = [line for name, lines in planes if name == "/host:CPU" for line in lines]
-    runs = [event for line in host for event in line.events if event.name in marks]
-    devices = [found for name, lines in planes for found in kernels(name, lines)]
-    count: dict[str, int] = defaultdict(int)
-    found: dict[str, dict[str, float]] = {}
-    for run in runs:
-        times = found.setdefault(marks[run.name], defaultdict(float))
-        count[marks[run.name]] += 1
-        inside = [
-            [one for one in device if run.start_ns <= one.start_ns < run.end_ns]
-            for device in devices
-        ]
-        busy = [device for device in inside if device]
-        for device in busy:
-            for name, seconds in _in_a_row(device):
-                times[name] += seconds / len(busy)
-    return {key: {name: s / count[key] for name, s in found[key].items()} for key in found}
-
-
-def gpu_kernels(plane: str, lines: Sequence[Line]) -> Iterator[list[Event]]:
-    """Yields the kernels of one GPU, named by their instructions; inside a CUDA graph that is the
-    kernel's own name. Nothing that communicates is among them."""
-    if not re.fullmatch(r"/device:GPU:\d+", plane):
-        return
-    found = []
-    for line in lines:
-        for event in line.events if line.name.startswith("Stream") else ():
-            if not _communicates(event):
-                op = event.stats.get("hlo_op")
-                named = isinstance(op, str) and op and not op.startswith(_GRAPH)
-                found.append(replace(event, name=str(op)) if named else event)
-    yield found
-
-
-def _in_a_row(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
-    """Yields every kernel's name and the seconds that it adds, in order of time."""
-    until_ns: float | None = None
-    for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
-        before_ns = event.start_ns if until_ns is None else until_ns
-        gap_ns = min(max(event.start_ns - before_ns, 0.0), GAP_NS)
-        own_ns = max(event.end_ns - max(event.start_ns, before_ns), 0.0)
-        until_ns = max(before_ns, event.end_ns)
-        yield event.name, (gap_ns + own_ns) * 1e-9
 
 
 def within(kind: Iterable[Busy], windows: np.ndarray) -> list[np.ndarray]:
@@ -173,7 +112,8 @@ def covered(intervals: Iterable[Interval], windows: np.ndarray) -> np.ndarray:
 # The kinds of planes.
 
 
-def _read(data: ProfileData) -> Iterator[tuple[str, list[Line]]]:
+def read_planes(data: ProfileData) -> Iterator[tuple[str, list[Line]]]:
+    """Yields the planes of the host and of devices: their names and lines."""
     with warnings.catch_warnings():
         # Python 3.12 warns of the type of `stats`; were that an error, the process would abort
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -223,7 +163,7 @@ def of_gpu(lines: Iterable[Line]) -> Busy:
     for line in lines:
         if line.name.startswith("Stream"):
             for event in line.events:
-                into = busy.collective if _communicates(event) else busy.compute
+                into = busy.collective if communicates(event) else busy.compute
                 into.append((event.start_ns, event.end_ns))
     return busy
 
@@ -304,7 +244,8 @@ def is_collective(op: str) -> bool:
     return bool(_COLLECTIVE.fullmatch(op.split(" ")[0].replace("_", "-")))
 
 
-def _communicates(event: Event) -> bool:
+def communicates(event: Event) -> bool:
+    """Returns whether an event of a GPU is a collective's kernel."""
     if _KERNEL.search(event.name):
         return True  # for certain, though `hlo_op` may name a command buffer around it
     op = event.stats.get("hlo_op")
