@@ -41,8 +41,10 @@ def test_links_of_the_readme_work_outside_the_repository() -> None:
     links = LINK.findall((ROOT / "README.md").read_text())
     assert len(links) > 5
     for link in links:
-        assert link.startswith(f"{HOME}/blob/main/"), link
-        assert (ROOT / link.removeprefix(f"{HOME}/blob/main/").partition("#")[0]).is_file(), link
+        kind = "raw" if link.endswith(".png") else "blob"  # a picture, or a page about a file
+        assert link.startswith(f"{HOME}/{kind}/main/"), link
+        path = link.removeprefix(f"{HOME}/{kind}/main/").partition("#")[0]
+        assert (ROOT / path).is_file(), link
 
 
 def run(*command: object, cwd: Path) -> str:

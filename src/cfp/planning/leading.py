@@ -2,7 +2,8 @@
 
 Under a memory limit these are the fastest plan within it, and the plans on the frontier that need
 more: computing something again may make room for each of them. Where nothing fits, all of the
-frontier leads, the smallest plan first. Without a limit, or where the fastest plan is far from it, the fastest plan leads.
+frontier leads, the smallest plan first. Without a limit, or where the fastest plan is far from it,
+the fastest plan leads.
 """
 
 from __future__ import annotations
