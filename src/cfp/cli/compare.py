@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 
 import cfp
-from cfp import templates
 from cfp.cli.options import (
     Command,
     any_mesh,
@@ -41,7 +40,7 @@ from cfp.planning.options import Options
 from cfp.profile.measure.budget import ROUNDS
 from cfp.profile.measure.confidence import FEWEST
 from cfp.report import show_comparison
-from cfp.templates.by_name import make_templates
+from cfp.templates.by_name import NAMES, make_templates
 
 CFP = "cfp"  # among the names that `compare` takes: the plan that `cfp plan` makes
 
@@ -100,7 +99,7 @@ def compare(
         raise click.UsageError("--plans is empty: name a template, a plan file, or cfp.")
     axes = None if mesh is None else dict(zip(axis_names(len(mesh)), mesh, strict=True))
     for name in plans:
-        if name == CFP or name in templates.__all__:
+        if name == CFP or name in NAMES:
             continue
         _check_file(name)
         document = read_document(name)
@@ -120,7 +119,7 @@ def compare(
             progress.stage(f"planning with {name}")
             if name == CFP:
                 found[name] = make_plan(step, args, devices, asked, progress, team)
-            elif name in templates.__all__:
+            elif name in NAMES:
                 found |= make_templates([name], step, args, devices)
             else:
                 found[name] = load_plan(name, devices)
@@ -146,6 +145,6 @@ def _check_file(name: str) -> None:
     """Checks that a name which is neither a template nor `cfp` is that of a file."""
     if not os.path.exists(name):
         raise CfpError(
-            f"`{name}` is no plan: name {CFP}, a template ({', '.join(sorted(templates.__all__))}) "
+            f"`{name}` is no plan: name {CFP}, a template ({', '.join(sorted(NAMES))}) "
             "or a plan file."
         )

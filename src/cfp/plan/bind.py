@@ -36,7 +36,7 @@ def bind_analysed(plan: Plan, step: Callable[..., Any], analysis: Analysis) -> P
     differs = difference(plan.arguments, found)
     if differs:
         raise another_step(differs)
-    if plan.values:
+    if plan.values or (analysis.segments and not plan.segments):  # arguments and results alone
         layouts = _explicit(plan, analysis)
     elif any(segment.state is None for segment in plan.segments):
         layouts = _as_a_whole(plan, step, analysis)
