@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from cfp.calibration.calibrate import (
     FIRST_BYTES,
     LARGEST_CPU_BYTES,
     LONG_S,
+    SECOND_BYTES,
     TIMES_LARGER,
     _measure,
     left_out,
@@ -28,7 +30,7 @@ from cfp.calibration.probe import Probe
 from cfp.errors import CfpError
 from cfp.links import Curve, Link
 from cfp.links.link import COLLECTIVES
-from tests.profile.fake_runner import Call, Clock, FakeRunner, clock, new_campaign
+from tests.profile.fake_runner import MACHINE, Call, Clock, FakeRunner, clock, new_campaign
 
 __all__ = ["clock"]
 SHARED = 0.5  # of a run, by the fake runner, is communication
@@ -36,8 +38,8 @@ SIZES = [FIRST_BYTES * TIMES_LARGER**i for i in range(8)]
 
 
 def true_s(axis: str, kind: str, size_bytes: int) -> float:
-    """Returns what a collective takes: x is a slow network, y a fast one."""
-    latency_s, bytes_per_s = {"x": (1e-3, 1e7), "y": (1e-5, 1e10)}[axis]
+    """Returns what a collective takes: x is a slow network, y a fast one, both together slow."""
+    latency_s, bytes_per_s = {"x": (1e-3, 1e7), "y": (1e-5, 1e10), "x+y": (2e-3, 1e7)}[axis]
     return (1 + COLLECTIVES.index(kind)) * (latency_s + size_bytes / bytes_per_s)
 
 
@@ -49,9 +51,15 @@ def mesh() -> Mesh:
 @pytest.fixture
 def runner(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     monkeypatch.setattr(probe_module, "export", lambda jitted, inputs: b"")  # nothing is run
-    probes = [Probe(kind, axis, 2, size) for kind in COLLECTIVES for axis in "xy" for size in SIZES]
+    groups = {("x",): 2, ("y",): 2, ("x", "y"): 4}
+    probes = [
+        Probe(kind, axes, n, size)
+        for kind in COLLECTIVES
+        for axes, n in groups.items()
+        for size in SIZES
+    ]
     times = {
-        probe.show(): probe.chain * true_s(probe.axis, probe.kind, probe.size_bytes) / SHARED
+        probe.show(): probe.chain * true_s(probe.link, probe.kind, probe.size_bytes) / SHARED
         for probe in probes
     }
     return FakeRunner(clock, {"idle": 0.0, **times})
@@ -73,20 +81,35 @@ def test_a_known_network_is_found_again(runner: FakeRunner, tmp_path: Path, mesh
     assert [(link.name, link.scope, link.device) for link in links] == [
         ("x", "node", "cpu"),
         ("y", "node", "cpu"),
+        ("x+y", "node", "cpu"),
     ]
     for link in links:
         assert link.source.startswith("measured by cfp ")
         assert link.error is not None
         assert link.error.worst == pytest.approx(0, abs=1e-6)  # straight lines
         for kind in COLLECTIVES:
-            curve = link.tables[kind][2]
+            ((group, curve),) = link.tables[kind].items()
             for size in curve.bytes:
-                assert link.time_s(kind, 2, size) == pytest.approx(true_s(link.name, kind, size))
+                found_s = link.time_s(kind, group, size)
+                assert found_s == pytest.approx(true_s(link.name, kind, size))
             largest_s = curve.times_s[-1]
             assert curve.bytes[-1] == LARGEST_CPU_BYTES or TIMES_LARGER * largest_s > LONG_S
             assert largest_s < LONG_S
-    slow, fast = (link.tables["all-reduce"][2].bytes[-1] for link in links)
+    slow, fast = (link.tables["all-reduce"][2].bytes[-1] for link in links[:2])
     assert slow < fast == LARGEST_CPU_BYTES
+
+
+def test_an_axis_over_several_hosts_is_between_machines(
+    runner: FakeRunner, tmp_path: Path, mesh: Mesh
+) -> None:
+    campaign = new_campaign(runner, tmp_path)
+    campaign.machine = replace(MACHINE, mesh_shape=(2, 2), hosts=(0, 0, 1, 1))
+    links = _measure(campaign, mesh, None, lambda links: None, SECOND_BYTES)
+    assert [(link.name, link.scope) for link in links] == [
+        ("x", "network"),
+        ("y", "node"),
+        ("x+y", "network"),
+    ]
 
 
 def test_all_programs_of_a_size_run_in_turn(runner: FakeRunner, tmp_path: Path, mesh: Mesh) -> None:
@@ -95,15 +118,15 @@ def test_all_programs_of_a_size_run_in_turn(runner: FakeRunner, tmp_path: Path, 
     first = [name for name in names if name.endswith(f" {FIRST_BYTES} bytes")]
     begins = names.index(first[0])
     assert names[begins : begins + len(first)] == first
-    for start in range(0, 30, 10):
-        assert len({*first[start : start + 10]}) == 10
+    for start in range(0, 45, 15):
+        assert len({*first[start : start + 15]}) == 15
 
 
 def test_a_budget_ends_with_what_was_measured(
     runner: FakeRunner, tmp_path: Path, mesh: Mesh
 ) -> None:
     kept: list[tuple[Link, ...]] = []
-    links = measure(runner, tmp_path, mesh, budget_s=20.0, keep=kept.append)
+    links = measure(runner, tmp_path, mesh, budget_s=60.0, keep=kept.append)
     sizes = links[0].tables["all-reduce"][2].bytes
     assert FIRST_BYTES * TIMES_LARGER <= sizes[-1] < 2**20
     assert kept[-1] == links

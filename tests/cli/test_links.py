@@ -82,8 +82,8 @@ def test_two_processes_calibrate_on_loopback(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert [link["name"] for link in json.loads(ran.stdout)] == ["x", "y"]
+    assert [link["name"] for link in json.loads(ran.stdout)] == ["x", "y", "x+y"]
     network = find_links(str(out), {"x": 2, "y": 2})
-    assert [(link.name, link.scope) for link in network.links] == [("x", "network"), ("y", "node")]
+    assert [(link.name, link.scope) for link in network.links] == [("x", "node"), ("y", "node")]
     assert "2 processes on 1 host" in network.links[0].source
     assert 0 < network.time_s("all-reduce", ("x", "y"), 2**20) < 60

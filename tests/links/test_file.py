@@ -105,6 +105,8 @@ def test_one_file_may_have_a_link_for_every_axis(tmp_path: Path) -> None:
     assert [link.name for link in by_name.links] == ["y", "x"]
     by_order = find_links(path, MESH)
     assert [link.name for link in by_order.links] == ["x", "y"]
+    flat = find_links(path, {"a": 1, "y": 4})
+    assert [link.name for link in flat.links] == ["x", "y"]
     assert find_links(f"{path}:y", {"x": 8}).links[0].name == "y"
     assert load_link(f"{path}:x").name == "x"
     with pytest.raises(
@@ -115,6 +117,17 @@ def test_one_file_may_have_a_link_for_every_axis(tmp_path: Path) -> None:
         load_link(f"{path}:z")
     with pytest.raises(CfpError, match=r"has links `x`, `y`, and the mesh has axes a, b, c: name"):
         find_links(path, {"a": 2, "b": 2, "c": 2})
+
+
+def test_a_file_may_have_a_link_for_several_axes_together(tmp_path: Path) -> None:
+    path = str(tmp_path / "mine.toml")
+    both = straight("x+y", 5.0, 1e9)
+    write_links(path, [straight("x", 1e-3, 1e9), straight("y", 1e-6, 1e9), both])
+    for axes in ({"x": 2, "y": 2}, MESH):
+        network = find_links(path, axes)
+        assert network.time_s("all-gather", tuple(axes), 1) > 5 > 0.1
+        assert network.time_s("all-gather", tuple(axes)[:1], 1) < 0.1
+    assert find_links(path, {"y": 2, "z": 1}).together == {}
 
 
 GOOD = show_file([straight("a", 1e-6, 1e9)])

@@ -90,6 +90,15 @@ def test_axes_of_one_link_are_one_group() -> None:
     assert network.filled_in("all-reduce", ("a",)) is False
 
 
+def test_a_link_of_several_axes_together_takes_the_place_of_their_composition() -> None:
+    links = straight("a", 1e-6, 1e9), straight("b", 1e-6, 1e9), straight("c", 1e-6, 1e9)
+    both = straight("a+b", 1.0, 1e9)
+    network = Network(("a", "b", "c"), (1, 2, 2), links, {frozenset({"b", "c"}): both})
+    found = network.time_s("all-reduce", ("a", "b", "c"), 100)
+    assert found == both.time_s("all-reduce", 4, 100)
+    assert network.time_s("all-reduce", ("a", "b"), 100) == links[1].time_s("all-reduce", 2, 100)
+
+
 def test_what_is_composed_or_off_the_table_is_said() -> None:
     network = Network(("a", "b"), (2, 8), (load_link("ib_400g"), load_link("h200_nvlink")))
     assert network.filled_in("all-gather", ("a", "b"))

@@ -1,6 +1,6 @@
 """Calibration measures the links of a mesh whose devices are here.
 
-    probe       the programs: chains of collectives along one axis
+    probe       the programs: chains of collectives along mesh axes
     calibrate   which sizes run, and the links that come of their times
 
 `profile` compiles and runs them.

@@ -1,6 +1,7 @@
-"""Links by measurement: what collectives take along every axis of a mesh that is here.
+"""Links by measurement: what collectives take along every axis of a mesh that is here, and along
+all of them together.
 
-For every axis and kind of collective a program runs a chain of a few of them, each on the result
+For each of these and every kind of collective a program runs a chain of a few, each on the result
 of the one before, so that starting a program weighs little. Sizes rise from a kilobyte by fours;
 all programs of one size run in turn (`profile.measure`), and a collective takes
 
@@ -13,6 +14,7 @@ by then time grows with the bytes. Times that fall while bytes rise are noise, a
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -27,12 +29,12 @@ from cfp.cluster import Team
 from cfp.errors import CfpError
 from cfp.links import Curve, FitError, Link
 from cfp.links.file import read_links, show_file
-from cfp.links.link import COLLECTIVES, REQUIRED, Scope
+from cfp.links.link import COLLECTIVES, Scope
+from cfp.links.network import TOGETHER
 from cfp.profile.api import open_campaign
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.measurement import Measurement
-from cfp.profile.measure.network import leaves_process
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import Effort, OutOfTime
 from cfp.profile.profiler import IDLE
@@ -51,6 +53,7 @@ FEWEST_SIZES = 2  # that make a link: a latency and a bandwidth
 LEAST_S = 1e-7  # a time below what clocks tell: a link's times are above 0
 # short programs run ten times; those of seconds thrice, which the network repeats within 3 %
 EFFORT = Effort(warmups=2, repeats=10, steady=0.02, plenty_s=1.0)
+Points = Mapping[tuple[str, str], list[tuple[int, float]]]  # size and time by link and collective
 
 
 def calibrate(
@@ -63,7 +66,8 @@ def calibrate(
     team: Team | None = None,
     keep: Callable[[tuple[Link, ...]], None] = lambda links: None,
 ) -> tuple[Link, ...]:
-    """Measures a link for every axis of a mesh, in order, named like the axes.
+    """Measures a link for every axis of a mesh, in order, named like the axes, and one for all of
+    them together: `x+y`.
 
     `keep` is called with the links so far whenever a further size was measured, so that whoever is
     interrupted has them. Sizes go up to `largest_bytes`; by default, as far as they tell anything
@@ -126,8 +130,8 @@ def _measure(
                 campaign.measure(requests.values())
             for probe, request in requests.items():
                 took_s = _collective_s(probe, campaign.known[request.key])
-                points.setdefault((probe.axis, probe.kind), []).append((probe.size_bytes, took_s))
-            links = _links(mesh, points, _how(campaign.machine, team))
+                points.setdefault((probe.link, probe.kind), []).append((probe.size_bytes, took_s))
+            links = _links(campaign.machine, mesh, points, _how(campaign.machine, team))
             if links:
                 keep(links)
     except OutOfTime:
@@ -139,23 +143,25 @@ def _measure(
     return links
 
 
-def _waves(
-    mesh: Mesh, points: Mapping[tuple[str, str], list[tuple[int, float]]], largest_bytes: int
-) -> Iterator[list[Probe]]:
+def _groups(mesh: Mesh) -> list[tuple[str, ...]]:
+    """Returns the axes that links are measured along: each that has devices, and all of them."""
+    axes = tuple(str(axis) for axis, size in mesh.shape.items() if size > 1)
+    return [*((axis,) for axis in axes), *([axes] if len(axes) > 1 else [])]
+
+
+def _waves(mesh: Mesh, points: Points, largest_bytes: int) -> Iterator[list[Probe]]:
     """Returns the probes of one size after the other; `points` are what came of those before."""
-    sizes: dict[str, int] = dict(mesh.shape)
     nominal = FIRST_BYTES
     while nominal <= largest_bytes:
         wave = []
-        for axis, size in sizes.items():
+        for axes, kind in itertools.product(_groups(mesh), COLLECTIVES):
+            size = math.prod(mesh.shape[axis] for axis in axes)
             # every device has a part of the tensor for each of its group
             size_bytes = math.ceil(nominal / ITEM_BYTES / size) * size * ITEM_BYTES
-            for kind in COLLECTIVES:
-                found = points.get((axis, kind), [])
-                last_s = found[-1][1] if found else 0.0
-                few = len(found) < FEWEST_SIZES
-                if size > 1 and (few or last_s * TIMES_LARGER < LONG_S):
-                    wave.append(Probe(kind, axis, size, size_bytes))
+            probe = Probe(kind, axes, size, size_bytes)
+            found = points.get((probe.link, kind), [])
+            if len(found) < FEWEST_SIZES or found[-1][1] * TIMES_LARGER < LONG_S:
+                wave.append(probe)
         if not wave:
             return
         yield wave
@@ -170,23 +176,21 @@ def _collective_s(probe: Probe, found: Measurement) -> float:
     return max(whole_s / probe.chain, LEAST_S)
 
 
-def _links(
-    mesh: Mesh, points: Mapping[tuple[str, str], list[tuple[int, float]]], source: str
-) -> tuple[Link, ...]:
-    """Returns the links of all axes; none while one of them has too few sizes."""
+def _links(machine: Machine, mesh: Mesh, points: Points, source: str) -> tuple[Link, ...]:
+    """Returns the links that were measured; none while one of them has too few sizes."""
+    names = [*mesh.axis_names]
     links = []
-    for axis, size in dict(mesh.shape).items():
-        if size < 2:
-            continue
-        own = {kind: points.get((axis, kind), []) for kind in COLLECTIVES}
-        if any(len(own[kind]) < FEWEST_SIZES for kind in REQUIRED):
+    for axes in _groups(mesh):
+        name, size = TOGETHER.join(axes), math.prod(mesh.shape[axis] for axis in axes)
+        own = {kind: points.get((name, kind), []) for kind in COLLECTIVES}
+        if any(len(found) < FEWEST_SIZES for found in own.values()):
             return ()
-        tables = {kind: {size: level(found)} for kind, found in own.items() if len(found) > 1}
+        tables = {kind: {size: level(found)} for kind, found in own.items()}
         errors = [miss for curves in tables.values() for miss in left_out(curves[size])]
         error = FitError(statistics.median(errors), max(errors)) if errors else None
-        scope: Scope = "network" if leaves_process(mesh, axis) else "node"
-        kind = mesh.devices.flat[0].device_kind
-        links.append(Link(str(axis), scope, kind, source, error, tables))
+        crosses = any(machine.crosses_hosts(names.index(axis)) for axis in axes)
+        scope: Scope = "network" if crosses else "node"
+        links.append(Link(name, scope, machine.device_kind, source, error, tables))
     return tuple(links)
 
 

@@ -1,7 +1,7 @@
-"""What calibrating runs: chains of collectives along one mesh axis.
+"""What calibrating runs: chains of collectives along mesh axes.
 
 A program runs a few collectives, each on the result of the one before, so that starting it weighs
-little. Its input is flat, and split along the axis; along the others all groups do the same at
+little. Its input is flat, and split along these axes; along the others all groups do the same at
 once.
 """
 
@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfp.links.link import COLLECTIVES
+from cfp.links.network import TOGETHER
 from cfp.profile.programs.key import key_of
 from cfp.profile.programs.lower import export
 from cfp.profile.programs.machine import Machine
@@ -27,15 +28,16 @@ SHORT_CHAIN, LONG_CHAIN = 2, 32  # collectives: that the processes of a cluster 
 # apart is waiting, too, and must weigh little in each
 ITEM_BYTES = 4  # of a float32
 _lax: Any = jax.lax
+Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A chain of collectives along one mesh axis, which `size` devices are on; `size_bytes` are of
-    the tensor that a group holds together."""
+    """A chain of collectives along mesh axes, in groups of `size` devices; `size_bytes` are of the
+    tensor that a group holds together."""
 
     kind: str
-    axis: str
+    axes: Axes
     size: int
     size_bytes: int
 
@@ -43,13 +45,18 @@ class Probe:
     def chain(self) -> int:
         return min(max(CHAIN_BYTES // self.size_bytes, SHORT_CHAIN), LONG_CHAIN)
 
+    @property
+    def link(self) -> str:
+        """Returns the name of the link that the probe measures."""
+        return TOGETHER.join(self.axes)
+
     def show(self) -> str:
-        return f"{self.kind} along {self.axis}: {self.size_bytes} bytes"
+        return f"{self.kind} along {self.link}: {self.size_bytes} bytes"
 
 
 def probe_request(machine: Machine, mesh: Mesh, probe: Probe) -> Request:
     """Returns the request of a probe's program."""
-    key = key_of(machine, "collective", probe.kind, probe.axis, probe.size_bytes, probe.chain)
+    key = key_of(machine, "collective", probe.kind, probe.link, probe.size_bytes, probe.chain)
 
     def make() -> Job:
         jitted, inputs = chain_program(mesh, probe)
@@ -59,7 +66,7 @@ def probe_request(machine: Machine, mesh: Mesh, probe: Probe) -> Request:
 
 
 def chain_program(mesh: Mesh, probe: Probe) -> tuple[Any, tuple[Fill, ...]]:
-    """Returns the jitted chain of a probe, and its input: flat, split along the axis."""
+    """Returns the jitted chain of a probe, and its input: flat, split along the axes."""
     items = probe.size_bytes // ITEM_BYTES
     gathers = probe.kind == "all-gather"  # what a device has is then a part of the tensor
     local = items // probe.size if gathers else items
@@ -67,40 +74,40 @@ def chain_program(mesh: Mesh, probe: Probe) -> tuple[Any, tuple[Fill, ...]]:
 
     def chain(x: Any) -> Any:
         for _ in range(probe.chain):
-            x = turn(probe.axis, probe.size, x)
+            x = turn(probe.axes, probe.size, x)
         return x
 
-    spec: Any = PartitionSpec(probe.axis)  # type: ignore[no-untyped-call]
+    spec: Any = PartitionSpec(probe.axes)  # type: ignore[no-untyped-call]
     mapped: Any = jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     lie = NamedSharding(mesh, spec)
     inputs = (Fill((local * probe.size,), "float32", "normal"),)
     return jax.jit(mapped, in_shardings=lie, out_shardings=lie), inputs
 
 
-def _all_reduce(axis: str, size: int, x: Any) -> Any:
-    return _lax.psum(x, axis) / size
+def _all_reduce(axes: Axes, size: int, x: Any) -> Any:
+    return _lax.psum(x, axes) / size
 
 
-def _all_gather(axis: str, size: int, x: Any) -> Any:
-    whole = _lax.all_gather(x, axis, tiled=True)
+def _all_gather(axes: Axes, size: int, x: Any) -> Any:
+    whole = _lax.all_gather(x, axes, tiled=True)
     return _lax.optimization_barrier(whole)[: x.size]  # else only this part may be moved
 
 
-def _reduce_scatter(axis: str, size: int, x: Any) -> Any:
-    part = _lax.psum_scatter(x, axis, tiled=True) / size
+def _reduce_scatter(axes: Axes, size: int, x: Any) -> Any:
+    part = _lax.psum_scatter(x, axes, tiled=True) / size
     return _lax.concatenate([_lax.optimization_barrier(part)] * size, 0)
 
 
-def _all_to_all(axis: str, size: int, x: Any) -> Any:
-    return _lax.all_to_all(x, axis, 0, 0, tiled=True)
+def _all_to_all(axes: Axes, size: int, x: Any) -> Any:
+    return _lax.all_to_all(x, axes, 0, 0, tiled=True)
 
 
-def _permute(axis: str, size: int, x: Any) -> Any:
-    return _lax.ppermute(x, axis, [(i, (i + 1) % size) for i in range(size)])
+def _permute(axes: Axes, size: int, x: Any) -> Any:
+    return _lax.ppermute(x, axes, [(i, (i + 1) % size) for i in range(size)])
 
 
 # one collective of each kind, whose result has the shape of its operand
-_TURNS: Mapping[str, Callable[[str, int, Any], Any]] = dict(
+_TURNS: Mapping[str, Callable[[Axes, int, Any], Any]] = dict(
     zip(
         COLLECTIVES,
         (_all_reduce, _all_gather, _reduce_scatter, _all_to_all, _permute),

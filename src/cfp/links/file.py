@@ -1,7 +1,8 @@
 """Links in files: small TOML tables that people read and write.
 
     format = 1
-    [link.h200_nvlink]                # a file may have several links, as one per mesh axis
+    [link.h200_nvlink]                # a file may have several links, as one per mesh axis, and
+                                      # "x+y" for collectives along both
     scope = "node"                    # or "network"
     device = "NVIDIA H200"            # how the name of the devices begins; left out: any
     source = "..."                    # where the times come from
@@ -31,7 +32,7 @@ import msgspec
 
 from cfp.errors import CfpError
 from cfp.links.link import COLLECTIVES, REQUIRED, Curve, FitError, Link, Scope
-from cfp.links.network import Network
+from cfp.links.network import TOGETHER, Network
 from cfp.writing import write_whole
 
 FORMAT = 1  # of link files; files of other formats are refused
@@ -121,7 +122,7 @@ def find_links(spec: Spec, axes: Mapping[str, int]) -> Network:
         found = [link if isinstance(link, Link) else load_link(link) for link in given]
         return Network(tuple(axes), tuple(axes.values()), tuple(found))
     names = [part.strip() for part in spec.split(",")] if isinstance(spec, str) else list(spec)
-    if len(names) == 1 and len(axes) > 1 and names[0].endswith(SUFFIX):
+    if len(names) == 1 and names[0].endswith(SUFFIX):
         return _of_one_file(names[0], axes)
     if len(names) != len(axes):
         again = ",".join([*names, *[names[-1]] * (len(axes) - len(names))])
@@ -133,18 +134,30 @@ def find_links(spec: Spec, axes: Mapping[str, int]) -> Network:
 
 
 def _of_one_file(path: str, axes: Mapping[str, int]) -> Network:
-    """Returns the network of a file that has a link for every axis, by name, or else by order."""
+    """Returns the network of a file that has a link for every axis, by name, or else by order; an
+    axis of one device needs none, and takes another's."""
     found = load_links(path)
-    if all(axis in found for axis in axes):
-        links = tuple(found[axis] for axis in axes)
-    elif len(found) == len(axes):
-        links = tuple(found.values())
+    alone = [name for name in found if TOGETHER not in name]
+    moved = [axis for axis, size in axes.items() if size > 1]
+    if all(axis in alone for axis in moved):
+        names = moved
+    elif len(alone) == len(moved):
+        names = alone
     else:
         raise CfpError(
             f"{path} has links {_listed(found)}, and the mesh has axes {', '.join(axes)}: name one "
             f"for each, as {','.join([f'{path}:{next(iter(found))}'] * len(axes))}."
         )
-    return Network(tuple(axes), tuple(axes.values()), links)
+    axis_of = dict(zip(names, moved, strict=True))
+    link_of = {axis: found[name] for name, axis in axis_of.items()}
+    together = {}
+    for name, link in found.items():
+        parts = name.split(TOGETHER)
+        if len(parts) > 1 and all(part in axis_of for part in parts):
+            together[frozenset(axis_of[part] for part in parts)] = link
+    any_link = next(iter(found.values()))
+    links = tuple(link_of.get(axis, any_link) for axis in axes)
+    return Network(tuple(axes), tuple(axes.values()), links, together)
 
 
 def read_links(text: str, where: str) -> dict[str, Link]:

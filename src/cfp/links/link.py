@@ -134,13 +134,17 @@ class Link:
                     f"{size / curve.time_s(size) / 1e9:.3g} GB/s at {size // 2**20} MiB"
                     for size in sizes
                 )
-                latency = f"{1e6 * curve.latency_s:.3g} us"
+                latency = _time_text(curve.latency_s)
                 lines.append(f"  {kind} over {group}: {latency}" + (speeds and f", {speeds}"))
         return "\n".join(lines)
 
 
 SCOPES: Mapping[Scope, str] = {"node": "inside one machine", "network": "between machines"}
 SHOWN_BYTES = (2**20, 2**24, 2**28)  # 1, 16 and 256 MiB: an activation, a layer, a model's state
+
+
+def _time_text(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} us" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
 def wire_factor(collective: str, group: int) -> float:

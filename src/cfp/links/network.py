@@ -10,38 +10,44 @@ after a level that gathers or scatters along an axis of n devices, the others mo
     permute         (A, b)  =  the slower one: every pair lies along some axes
 
 The order of the axes is the one that takes least, as libraries choose it: the slow axis moves the
-smallest part. Axes of one and the same link are no levels: their devices are one group.
+smallest part. Axes of one and the same link are no levels: their devices are one group. Nor are
+axes with a link that was measured along all of them together: libraries that know no levels (those
+of CPUs) take what that link says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cfp.errors import CfpError
 from cfp.links.link import PERMUTE, Link
 
+TOGETHER = "+"  # between the axes in the name of a link that was measured along all of them
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The axes of a mesh, by name and size, with the link along each."""
+    """The axes of a mesh, by name and size, with the link along each; `together` are those that
+    were measured along several axes."""
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     links: tuple[Link, ...]
+    together: Mapping[frozenset[str], Link] = field(default_factory=dict)
 
     @property
     def error(self) -> float | None:
         """Returns the largest median error of its links, relative; None where none is known
         (`unknown_errors` has the links that do not say)."""
-        known = [link.error.median for link in self.links if link.error is not None]
+        known = [link.error.median for link in self._all() if link.error is not None]
         return max(known, default=None)
 
     @property
     def unknown_errors(self) -> tuple[str, ...]:
         """Returns the names of the links whose error nobody knows."""
-        return tuple(dict.fromkeys(link.name for link in self.links if link.error is None))
+        return tuple(dict.fromkeys(link.name for link in self._all() if link.error is None))
 
     def time_s(self, collective: str, axes: Sequence[str], size_bytes: float) -> float:
         """Returns the seconds of one collective along `axes`; `size_bytes` are of the tensor that a
@@ -62,14 +68,22 @@ class Network:
             lines.append(f"{axis}: {size} devices over {link.name} ({error})")
         return "\n".join(lines)
 
+    def _all(self) -> tuple[Link, ...]:
+        return (*self.links, *self.together.values())
+
     def _levels(self, axes: Sequence[str]) -> tuple[tuple[Link, int], ...]:
         """Returns the links along the axes, each with the number of devices that it joins."""
+        size_of = dict(zip(self.axes, self.sizes, strict=True))
         sizes: dict[int, int] = {}
         found: dict[int, Link] = {}
         for axis in axes:
             if axis not in self.axes:
                 known = ", ".join(self.axes)
                 raise CfpError(f"The mesh has no axis `{axis}`: its axes are {known}.")
+        moved = frozenset(axis for axis in axes if size_of[axis] > 1)
+        if moved in self.together:
+            return ((self.together[moved], math.prod(size_of[axis] for axis in moved)),)
+        for axis in axes:
             at = self.axes.index(axis)
             same = self.links.index(self.links[at])  # the first axis of an equal link
             found[same] = self.links[at]

@@ -35,7 +35,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """What all-reduces take, by size; only axis x leaves a process."""
     times = {256: 0.001, 2**18: 0.050}
     monkeypatch.setattr(network, "_time", lambda runner, mesh, axis, size: times[size])
-    monkeypatch.setattr(network, "leaves_process", lambda mesh, axis: axis == "x")
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: axis == "x")
     return times
 
 
@@ -64,7 +64,7 @@ def test_a_busy_machine_does_not_make_a_new_network(
 ) -> None:
     """The first time, or the next: so many times everything takes ten times as long."""
     slow = iter([10.0] * 2 * busy + [1.0] * 2 * network.TRIES + [10.0] * 2 * busy)
-    monkeypatch.setattr(network, "leaves_process", lambda mesh, axis: axis == "x")
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: axis == "x")
     monkeypatch.setattr(network, "_time", lambda *given: 1e-3 * next(slow, 1.0))
     with Store.open(tmp_path) as store:
         assert len({find(store, mesh) for _ in range(4)}) == 1
@@ -111,7 +111,7 @@ def test_a_network_that_does_not_work(
 def test_one_process_has_no_network(
     tmp_path: Path, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "leaves_process", lambda mesh, axis: False)
+    monkeypatch.setattr(network, "_leaves", lambda mesh, axis: False)
     with Store.open(tmp_path) as store:
         assert find(store, mesh) == ""
         assert not list(store.entries())

@@ -59,7 +59,7 @@ def _networks(record: Record, store: Store) -> list[_Network]:
 
 def find_network(runner: Runner, store: Store, machine: Machine, mesh: Mesh) -> str:
     """Returns the network's name in this store; an empty one where the mesh is of one process."""
-    axes = [axis for axis in mesh.axis_names if leaves_process(mesh, axis)]
+    axes = [axis for axis in mesh.axis_names if _leaves(mesh, axis)]
     if not axes:
         return ""
     key = key_of(machine, "networks")
@@ -94,7 +94,7 @@ def _alike(times: Sequence[float], others: Sequence[float]) -> bool:
     return all(max(a, b) <= bound * min(a, b) for a, b, bound in pairs)
 
 
-def leaves_process(mesh: Mesh, axis: Any) -> bool:
+def _leaves(mesh: Mesh, axis: Any) -> bool:
     """Returns whether the devices along the axis are of several processes."""
     at = mesh.axis_names.index(axis)
     lines = mesh.devices.swapaxes(0, at).reshape(mesh.devices.shape[at], -1).T

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from jax.sharding import AbstractMesh, Mesh
 
 from cfp.layouts import AnyMesh
@@ -89,13 +90,23 @@ class Machine:
         """Returns what people should know of a mesh over several hosts: which axes leave a host."""
         if len(set(self.hosts)) < 2:
             return []
-        hosts = np.array(self.hosts).reshape(self.mesh_shape)
         words = []
         for at, axis in enumerate(axes):
-            changes = np.diff(hosts, axis=at) != 0
+            changes = self._host_changes(at)
             where = "across hosts" if changes.all() else "within and across hosts"
             words.append(f"{axis} {where if changes.any() else 'within a host'}")
         return [f"The mesh is over {len(set(self.hosts))} hosts: {', '.join(words)}."]
+
+    def crosses_hosts(self, at: int) -> bool:
+        """Returns whether devices along the mesh axis at this position are of several hosts."""
+        return len(set(self.hosts)) > 1 and bool(self._host_changes(at).any())
+
+    def _host_changes(self, at: int) -> npt.NDArray[np.bool_]:
+        """Returns where neighbours along a mesh axis are of different hosts."""
+        changes: npt.NDArray[np.bool_] = (
+            np.diff(np.array(self.hosts).reshape(self.mesh_shape), axis=at) != 0
+        )
+        return changes
 
     def show(self) -> str:
         """Returns one line: `4 cpu (2 cores of ...), jax 0.10.2`."""
