@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
@@ -25,11 +25,12 @@ from cfp.layouts import AnyMesh, Layout, auto_mesh, real_mesh
 from cfp.links import Network
 from cfp.plan import Plan
 from cfp.plan.build import analyze_for
-from cfp.plan.evidence import Evidence, FailedProgram, Links
+from cfp.plan.evidence import Evidence, FailedProgram, Links, Spent
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.planning.choose import Chooser, Chosen
 from cfp.planning.kept import KeptPlans, key_of_plan
+from cfp.planning.kinds import measured_kinds
 from cfp.planning.leading import leading_plans
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
@@ -43,6 +44,9 @@ from cfp.profile.profiler import measure_segments
 from cfp.profile.runners.shared_decision import decide_together
 from cfp.segments.fill import SEED
 from cfp.templates.by_name import make_templates
+from cfp.training.flops import model_flops
+
+T = TypeVar("T")
 
 NO_SEQUENCE = (
     "Sequence dims were not tried: the batch divides by the whole mesh, and splitting that divides "
@@ -163,7 +167,8 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
     """Runs all stages, in the process that decides."""
     options = task.options
     telling.stage("analysing the step")
-    analysed = analyse(task)
+    watch = Stopwatch(budget.start)
+    analysed = watch.timed("analysing the step", lambda: analyse(task))
     with open_campaign(
         task.mesh,
         cache_dir=options.cache_dir,
@@ -174,11 +179,16 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         budget=budget.followed_by(*full_steps(options, analysed)),
         network=task.network,
     ) as campaign:
-        profile = profile_segments(task, analysed, campaign)
+        profile = watch.timed(
+            "measuring segments and reshardings",
+            lambda: profile_segments(task, analysed, campaign),
+        )
         telling.stage("searching")
-        proposals = search(task, analysed, profile)
-        chosen = audit(task, analysed, proposals, campaign)
-    evidence = gather_evidence(proposals, chosen, campaign)
+        proposals = watch.timed("searching", lambda: search(task, analysed, profile))
+        chosen = watch.timed(
+            "running full steps", lambda: audit(task, analysed, proposals, campaign)
+        )
+    evidence = gather_evidence(proposals, chosen, campaign, watch.spent())
     levels = campaign.machine.levels(task.mesh.axis_names)
     notes = (*analysed.notes, *chosen.notes, *levels, *stand_in_notes(campaign))
     plan = replace(chosen.proposal.plan, notes=notes, evidence=evidence)
@@ -187,6 +197,27 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
     machine = campaign.machine
     made = replace(plan.environment, platform=machine.platform, device_kind=machine.device_kind)
     return replace(plan, environment=made)
+
+
+class Stopwatch:
+    """What each stage takes, from `start` on."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._spent: list[Spent] = []
+
+    def timed(self, stage: str, run: Callable[[], T]) -> T:
+        """Runs a stage and returns what it returns."""
+        start = time.monotonic()
+        found = run()
+        self._spent.append(Spent(stage, time.monotonic() - start))
+        return found
+
+    def spent(self) -> tuple[Spent, ...]:
+        """Returns the stages so far, and all else since the start."""
+        known = sum(one.seconds for one in self._spent)
+        rest_s = max(time.monotonic() - self._start - known, 0.0)
+        return (*self._spent, Spent("all else", rest_s))
 
 
 def analyse(task: Task) -> Analysed:
@@ -251,7 +282,9 @@ def audit(task: Task, analysed: Analysed, proposals: Proposals, campaign: Campai
     return Chooser(proposals, campaign, limit, count, analysed.templates).choose()
 
 
-def gather_evidence(proposals: Proposals, chosen: Chosen, campaign: Campaign) -> Evidence:
+def gather_evidence(
+    proposals: Proposals, chosen: Chosen, campaign: Campaign, spent: tuple[Spent, ...]
+) -> Evidence:
     """Returns the numbers that justify a plan."""
     return Evidence(
         memory_limit_bytes=chosen.limit_bytes,
@@ -272,6 +305,10 @@ def gather_evidence(proposals: Proposals, chosen: Chosen, campaign: Campaign) ->
         links=None
         if campaign.network is None
         else Links.of(campaign.network, campaign.machine.stand_ins),
+        kinds=measured_kinds(proposals.analysis, proposals.profile, chosen.proposal.options),
+        spent=spent,
+        missing=proposals.profile.missing,
+        flops=model_flops(proposals.analysis.graph),
     )
 
 

@@ -71,4 +71,4 @@ def _segment(kind: Kind, draw: random.Random, times_s: Times) -> SegmentProfile:
         shares = Shares(seconds * 0.5, seconds * 0.3, seconds * 0.2)
         costs[option] = Cost(seconds, seconds, 0.0, shares, memory, rough=False)
     layouts = {option: kind.layouts(option) for option in costs}
-    return SegmentProfile(kind, costs, {}, layouts, finished=True)
+    return SegmentProfile(kind, costs, {}, layouts, finished=True, sent={})

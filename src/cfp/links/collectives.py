@@ -14,6 +14,7 @@ from cfp.links.hlo import (
     Module,
     comma_parts,
     groups_of,
+    mesh_axes,
     read_module,
     trip_count,
 )
@@ -66,6 +67,32 @@ def parse_collectives(text: str, device_count: int) -> tuple[HloCollective, ...]
     """Returns the collectives of a compiled module, in schedule order, each where it is called."""
     module, entry = read_module(text)
     return tuple(_walk(_Frame(module, module[entry], None, None, 1, True), device_count))
+
+
+@dataclass(frozen=True, slots=True)
+class MeshCollective:
+    """One collective of a program on a mesh. `axes` are the mesh axes that it spans, by position;
+    None where it spans part of one."""
+
+    kind: str
+    axes: tuple[int, ...] | None
+    times: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes per device of one execution, by the rule of `Piece`."""
+        return sum(piece.bytes for piece in self.pieces)
+
+
+def mesh_collectives(text: str, mesh_shape: tuple[int, ...]) -> tuple[MeshCollective, ...]:
+    """Returns the collectives of a compiled module that runs on a mesh of this shape."""
+    return tuple(
+        MeshCollective(
+            found.kind, mesh_axes(found.groups, mesh_shape, found.kind), found.times, found.pieces
+        )
+        for found in parse_collectives(text, math.prod(mesh_shape))
+    )
 
 
 @dataclass(frozen=True, slots=True)

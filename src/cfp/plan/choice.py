@@ -12,7 +12,7 @@ from cfp.errors import CfpError
 from cfp.layouts.state import State
 from cfp.plan.tensor import another_step
 from cfp.segments.keep import Keep
-from cfp.trace import source_line
+from cfp.trace import Graph, source_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def choices(
             analysis.distinct_segments[segment.kind].fingerprint,
             tuple(
                 BlockChoice(
-                    describe(analysis, analysis.blocks[block]),
+                    describe(analysis.graph, analysis.blocks[block].seeds[0]),
                     _names(analysis.blocks[block], strategies[block]),
                 )
                 for block in segment.blocks
@@ -87,10 +87,9 @@ def strategies_of(analysis: Analysis, chosen: Sequence[SegmentChoice]) -> list[S
     return strategies
 
 
-def describe(analysis: Analysis, block: Block) -> str:
-    """Returns the block's first seed: what it contracts, and where in the user's code."""
-    graph = analysis.graph
-    equation = graph.equations[block.seeds[0]]
+def describe(graph: Graph, seed: int) -> str:
+    """Returns a block's seed in words: what it contracts, and where in the user's code."""
+    equation = graph.equations[seed]
     operands = []
     for value in equation.inputs:
         argument = graph.argument(value) or ""

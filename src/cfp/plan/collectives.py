@@ -8,15 +8,14 @@ origin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import jax
 
 from cfp.analysis import Analysis
 from cfp.layouts import AnyMesh
-from cfp.links.collectives import HloCollective, Piece, parse_collectives
-from cfp.links.hlo import mesh_axes
+from cfp.links.collectives import MeshCollective, Piece, mesh_collectives
 from cfp.trace import Equation, source_line
 from cfp.trace.evaluate import equations_of
 from cfp.trace.paths import leaf_paths
@@ -77,18 +76,23 @@ class Collective:
 
 def find_collectives(text: str, analysis: Analysis, mesh: AnyMesh) -> tuple[Collective, ...]:
     """Returns the collectives in the compiled program's text, in the order they run."""
+    return name_collectives(mesh_collectives(text, tuple(mesh.axis_sizes)), analysis, mesh)
+
+
+def name_collectives(
+    found: Iterable[MeshCollective], analysis: Analysis, mesh: AnyMesh
+) -> tuple[Collective, ...]:
+    """Returns the collectives of a compiled step in the user's terms."""
     origins = _Origins(analysis)
-    return tuple(_collective(found, origins, mesh) for found in parse_collectives(text, mesh.size))
-
-
-def _collective(found: HloCollective, origins: _Origins, mesh: AnyMesh) -> Collective:
-    axes = mesh_axes(found.groups, mesh.axis_sizes, found.kind)
-    return Collective(
-        kind=found.kind,
-        bytes=found.bytes,
-        axes=None if axes is None else tuple(mesh.axis_names[axis] for axis in axes),
-        times=found.times,
-        origins=tuple(origins.of(piece) for piece in found.pieces),
+    return tuple(
+        Collective(
+            kind=one.kind,
+            bytes=one.bytes,
+            axes=None if one.axes is None else tuple(mesh.axis_names[axis] for axis in one.axes),
+            times=one.times,
+            origins=tuple(origins.of(piece) for piece in one.pieces),
+        )
+        for one in found
     )
 
 

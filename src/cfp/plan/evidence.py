@@ -10,8 +10,10 @@ from typing import Any
 
 from cfp.links.network import Network
 from cfp.plan.fields import Fields
+from cfp.plan.measured_kinds import MeasuredKind, read_kinds, read_sent
 from cfp.profile.measure.confidence import Judgement, judge, within_error
 from cfp.profile.measure.measurement import Provenance
+from cfp.profile.measure.sent import Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class MeasuredStep:
     what the error of the links may change.
 
     Of a step that was not measured all figures are None: `failed` says why it does not run, or
-    `left_out` why it was not tried, or not to the end."""
+    `left_out` why it was not tried, or not to the end. `sent` is what the step sends, by source
+    line; None where it is not recorded."""
 
     name: str
     predicted_s: float | None
@@ -93,6 +96,7 @@ class MeasuredStep:
     communication_s: float | None = None
     exposed_s: float | None = None
     error_s: float = 0.0
+    sent: tuple[Sent, ...] | None = None
 
     @property
     def ran(self) -> bool:
@@ -129,6 +133,14 @@ class FailedProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What one stage of planning took, of the clock."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Why a plan was chosen. It has two sets of full steps, each run in turn, the plan's own first;
     without audit it has none. By the rounds of `steps` the plan was chosen. Being the best of
@@ -142,6 +154,10 @@ class Evidence:
     measured in `seconds`, `loaded` of them before; `failed` are those that do not run. `start_s` is
     what starting the step takes, as predicted: with the segments it adds up to the prediction.
     `links` are what communication was replayed with; None where all of it was measured.
+
+    `kinds` are the distinct segments with all that was measured of them, `spent` is where planning
+    spent its time, `missing` is what the budget left out, and `flops` are those of the model in one
+    step, over all devices. Older plans have none of these.
     """
 
     memory_limit_bytes: int | None
@@ -157,6 +173,10 @@ class Evidence:
     confirmed: tuple[MeasuredStep, ...]
     failed: tuple[FailedProgram, ...] = ()
     links: Links | None = None
+    kinds: tuple[MeasuredKind, ...] = ()
+    spent: tuple[Spent, ...] = ()
+    missing: tuple[str, ...] = ()
+    flops: float | None = None
 
     @property
     def own(self) -> MeasuredStep | None:
@@ -192,6 +212,13 @@ class Evidence:
                 for entry in (fields.objects("failed") if fields.has("failed") else ())  # older
             ),
             links=_links(fields) if fields.has("links") else None,  # older plans
+            kinds=read_kinds(fields, "kinds") if fields.has("kinds") else (),  # older plans
+            spent=tuple(
+                Spent(entry.text("stage"), entry.number("seconds"))
+                for entry in (fields.objects("spent") if fields.has("spent") else ())  # older
+            ),
+            missing=tuple(fields.texts("missing")) if fields.has("missing") else (),  # older plans
+            flops=fields.optional_number("flops") if fields.has("flops") else None,  # older plans
         )
 
 
@@ -245,6 +272,7 @@ def _step(entry: Fields) -> MeasuredStep:
         memory_bytes=entry.integer("memory_bytes"),
         runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
         **(_replayed(entry) if entry.has("provenance") else {}),  # older plans
+        sent=read_sent(entry, "sent") if entry.has("sent") else None,  # older plans
     )
 
 

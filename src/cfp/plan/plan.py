@@ -9,7 +9,7 @@ and the planner return plans that know their step; a plan from a file learns it 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,11 @@ from jax.sharding import PartitionSpec
 from cfp.errors import CfpError
 from cfp.export import Rules, find_rules, make_snippet, slash_path
 from cfp.layouts import AnyMesh, auto_mesh, real_mesh, to_spec
+from cfp.links.collectives import MeshCollective
 from cfp.memory_size import bytes_text
 from cfp.plan.bound import Bound, jit_bound, shardings
 from cfp.plan.choice import SegmentChoice
-from cfp.plan.collectives import Collective, find_collectives
+from cfp.plan.collectives import Collective, find_collectives, name_collectives
 from cfp.plan.environment import Environment
 from cfp.plan.evidence import Evidence, FrontierPoint
 from cfp.plan.place import place_arrays
@@ -196,6 +197,12 @@ class Plan:
             bound.compiled["collectives"] = find_collectives(text, bound.analysis, self.mesh)
         found: tuple[Collective, ...] = bound.compiled["collectives"]
         return found
+
+    def learn_collectives(self, found: Iterable[MeshCollective]) -> None:
+        """Takes the collectives of this plan's step from whoever compiled it, so that it need not
+        be compiled again."""
+        bound = self.known("learn_collectives")
+        bound.compiled.setdefault("collectives", name_collectives(found, bound.analysis, self.mesh))
 
     def compiled(self) -> Any:
         """Returns the step as XLA compiled it for this plan's mesh; nothing runs."""

@@ -12,11 +12,13 @@ from cfp.layouts import Layouts, auto_mesh
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import MeasuredStep
+from cfp.plan.measured_kinds import short_sent
 from cfp.profile.measure.budget import CHOOSING_S
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.confidence import EQUIVALENT, Verdict, median_interval
 from cfp.profile.measure.full_step import ALONE, confirm_steps, measure_steps
 from cfp.profile.measure.measurement import Measurement, Provenance
+from cfp.profile.measure.sent import ProgramSends, sent_by
 
 NO_TIME = "the budget left no time for it"
 FAR = 1.5  # times the mesh's step: one device that takes so much longer is clearly slower
@@ -127,8 +129,20 @@ def _step(
         return MeasuredStep(name, predicted_s, failed=found.failed or "no memory figure")
     runs_s = tuple(run_s / found.drift for run_s in found.runs_s)
     low_s, high_s = median_interval(runs_s)
+    sent = None
+    if plan is not None and found.collectives is not None:
+        plan.learn_collectives(found.collectives)
+        graph = plan.known("audit").analysis.graph
+        sent = short_sent(sent_by([ProgramSends(graph, 1.0, found.collectives)]))
     step = MeasuredStep(
-        name, predicted_s, found.usual_s, low_s, high_s, found.memory.total_bytes, runs_s=runs_s
+        name,
+        predicted_s,
+        found.usual_s,
+        low_s,
+        high_s,
+        found.memory.total_bytes,
+        runs_s=runs_s,
+        sent=sent,
     )
     if found.provenance is not Provenance.REPLAYED:
         return step

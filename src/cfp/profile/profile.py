@@ -12,6 +12,7 @@ from cfp.analysis import Analysis
 from cfp.cluster.wire import decode, encode
 from cfp.layouts import Layouts
 from cfp.profile.measure.costs import Cost, SegmentProfile
+from cfp.profile.measure.sent import Sent
 from cfp.profile.programs.boundary import Boundary, Crossing, Interfaces, find_interfaces
 from cfp.profile.programs.kinds import Option, find_kinds
 from cfp.profile.programs.machine import Machine
@@ -67,6 +68,7 @@ class PackedSegment:
     failed: Mapping[Option, str]
     layouts: Mapping[Option, tuple[Layouts, ...]]
     finished: bool
+    sent: Mapping[Option, tuple[Sent, ...]]
 
 
 @dataclass(frozen=True, slots=True)

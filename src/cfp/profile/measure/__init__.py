@@ -16,6 +16,7 @@ The files, in the order of processing:
     progress      what measuring tells whoever watches
     outlook       how long measuring will still take
     memory        the memory model: what a segment holds, and what the step does at its peak
+    sent          what a program sends, by the user's source line
     costs         from measurements of programs to the cost of a segment
     ledger        what was asked for, option by option, and what it came to
     full_step     whole steps under a plan, measured like any program

@@ -400,6 +400,7 @@ class Campaign:
                     overhead_s=self._overhead(request),
                     compile_s=compiled.seconds,
                     memory=compiled.memory,
+                    collectives=compiled.collectives,
                 ),
             )
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from cfp.layouts import Layouts
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.memory import MemoryUse, memory_use, one_of_two
+from cfp.profile.measure.sent import Sent
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.runners.job import Shares
 
@@ -55,13 +56,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SegmentProfile:
-    """A distinct segment: the options that run with their costs, those that do not with why."""
+    """A distinct segment: the options that run with their costs, those that do not with why.
+    `sent` is what options make the devices send, where the compiler told."""
 
     kind: Kind
     costs: Mapping[Option, Cost]
     failed: Mapping[Option, str]
     layouts: Mapping[Option, tuple[Layouts, ...]]
     finished: bool  # False: the budget ended before the choice was settled
+    sent: Mapping[Option, tuple[Sent, ...]]
 
     @property
     def ways(self) -> int:

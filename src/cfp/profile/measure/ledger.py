@@ -9,6 +9,7 @@ from cfp.layouts.state import State
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import Cost, SegmentProfile, cost_of, cost_of_two, fixed_part
 from cfp.profile.measure.memory import MemoryUse, memory_use
+from cfp.profile.measure.sent import ProgramSends, Sent, sent_by
 from cfp.profile.programs.boundary import Crossing
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.requests import Request, Resharding, chained_request, extract_requests
@@ -100,6 +101,19 @@ class Ledger:
             alone=self._memory_alone(kind, option),
         )
 
+    def sent(self, kind: Kind, option: Option) -> tuple[Sent, ...] | None:
+        """Returns what one occurrence sends in a step under an option; None where that is not
+        known."""
+        programs = []
+        cuts = kind.extracts if kind.chained is None else (kind.chained,)
+        for cut, request in zip(cuts, self.requests[kind.index][option], strict=True):
+            found = self.campaign.known.get(request.key)
+            if found is None or found.collectives is None:
+                return None
+            times = cut.times / cut.iterations if kind.chained is None else 0.5  # two in a row
+            programs.append(ProgramSends(cut.graph, times, found.collectives))
+        return sent_by(programs)
+
     def _memory_alone(self, kind: Kind, option: Option) -> MemoryUse | None:
         request = self.alone[kind.index].get(option)
         found = None if request is None else self.campaign.known.get(request.key)
@@ -136,10 +150,13 @@ class Ledger:
                 why = known[request.key].failed if request.key in known else None
                 if why is not None:
                     failed.setdefault(option, why)  # the first of its programs that fails
+        ran = {option: cost for option, cost in found.items() if cost is not None}
+        told = {option: self.sent(kind, option) for option in ran}
         return SegmentProfile(
             kind=kind,
-            costs={option: cost for option, cost in found.items() if cost is not None},
+            costs=ran,
             failed=failed,
             layouts=self.layouts[kind.index],
             finished=finished,
+            sent={option: sent for option, sent in told.items() if sent is not None},
         )

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from cfp.links.collectives import MeshCollective
 from cfp.links.replay import Times, replay
 from cfp.profile.measure.confidence import median_interval
 from cfp.profile.runners.job import Memory, Shares
@@ -56,6 +57,7 @@ class Measurement:
     shares: Shares | None = None
     failed: str | None = None
     drift_sd: float = 0.0
+    collectives: tuple[MeshCollective, ...] | None = None  # older rows do not have them
 
     @property
     def usual_s(self) -> float:

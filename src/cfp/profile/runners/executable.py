@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, Sharding
 
+from cfp.links.collectives import MeshCollective, mesh_collectives
 from cfp.profile.runners.job import Job, Memory
 from cfp.segments.fill import SEED, Fill
 
@@ -28,6 +29,7 @@ class Executable:
     call: jax.stages.Compiled
     shardings: tuple[Sharding, ...]
     memory: Memory
+    collectives: tuple[MeshCollective, ...] | None
 
 
 def lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
@@ -59,7 +61,7 @@ def lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
     return lowered, hashlib.sha256(text.encode()).hexdigest()
 
 
-def executable_of(compiled: jax.stages.Compiled, job: Job) -> Executable:
+def executable_of(compiled: jax.stages.Compiled, job: Job, mesh: Mesh) -> Executable:
     """Raises if a result that is fed back has another sharding than its argument."""
     shardings = tuple(jax.tree.leaves(compiled.input_shardings))
     results = jax.tree.leaves(compiled.output_shardings)
@@ -79,7 +81,19 @@ def executable_of(compiled: jax.stages.Compiled, job: Job) -> Executable:
         temporary_bytes=memory.temp_size_in_bytes,
         aliased_bytes=memory.alias_size_in_bytes,
     )
-    return Executable(compiled, shardings, needs)
+    return Executable(compiled, shardings, needs, _collectives(compiled, mesh))
+
+
+def _collectives(compiled: jax.stages.Compiled, mesh: Mesh) -> tuple[MeshCollective, ...] | None:
+    """Returns what the program sends; None where a backend shows no text of it, or one that we
+    cannot read. Nothing that is measured depends on it: it is told to people."""
+    text = compiled.as_text()
+    if text is None:
+        return None
+    try:
+        return mesh_collectives(text, tuple(mesh.devices.shape))
+    except ValueError:
+        return None
 
 
 def make_input(fill: Fill, sharding: Sharding) -> jax.Array:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cfp.cluster.wire import Message
+from cfp.links.collectives import MeshCollective
 from cfp.links.schedule import Schedule
 from cfp.segments.fill import Fill
 
@@ -69,11 +70,14 @@ class Memory:
 
 
 class Compiled(Message, frozen=True):
-    """A program is ready to run. `seconds` is 0 where an identical one was compiled before."""
+    """A program is ready to run. `seconds` is 0 where an identical one was compiled before.
+    `collectives` are None where the compiler does not show the program, or not in a form that we
+    read."""
 
     key: str
     seconds: float
     memory: Memory
+    collectives: tuple[MeshCollective, ...] | None = None
 
 
 class Failed(Message, frozen=True):

@@ -217,7 +217,7 @@ class Session:
         if not first:
             return
         exchange, entry.name = self._exchange, f"{entry.number}/{digest}"
-        make = functools.partial(self._fulfil, entry, program, digest)
+        make = functools.partial(self._fulfil, entry, program, digest, mesh)
         if exchange is None or entry.job.alone:
             make(lowered.compile, start)
         elif exchange.claim(entry.name):
@@ -231,12 +231,13 @@ class Session:
         entry: _Entry,
         program: _Compiling,
         digest: str,
+        mesh: Mesh,
         compiled: Callable[[], jax.stages.Compiled],
         start: float | None = None,
     ) -> None:
         """Compiles a program. With a `start`, the time from then on is what compiling takes."""
         try:
-            made: Executable | str = executable_of(compiled(), entry.job)
+            made: Executable | str = executable_of(compiled(), entry.job, mesh)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
             with self._lock:
                 del self._programs[digest]  # asked for again, it is tried again
@@ -253,4 +254,5 @@ class Session:
         if isinstance(executable, str):
             self._emit(Failed(key, executable))
         else:
-            self._emit(Compiled(key, entry.seconds, executable.memory))
+            needs, sends = executable.memory, executable.collectives
+            self._emit(Compiled(key, entry.seconds, needs, sends))

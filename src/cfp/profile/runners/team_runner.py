@@ -207,7 +207,8 @@ class TeamRunner:
         compiled = [part for part in parts.values() if isinstance(part, Compiled)]
         seconds = max(part.seconds for part in compiled)
         memory = max((part.memory for part in compiled), key=lambda memory: memory.total_bytes)
-        self._ready.append(Compiled(answer.key, seconds, memory))
+        told = (part.collectives for part in compiled if part.collectives is not None)
+        self._ready.append(Compiled(answer.key, seconds, memory, next(told, None)))
 
     def _whose(self, failed: Mapping[int, Failed]) -> str:
         """Returns why a program failed, and where if it did not fail everywhere."""
