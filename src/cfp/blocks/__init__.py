@@ -2,9 +2,10 @@
 
 from cfp.blocks.block import Block, Blocks, Candidate, SeedSplit, Strategy
 from cfp.blocks.build import build_blocks
-from cfp.blocks.words import REPLICATED, SplitName, legend
+from cfp.blocks.words import MEANING, REPLICATED, SplitName, legend
 
 __all__ = [
+    "MEANING",
     "REPLICATED",
     "Block",
     "Blocks",

@@ -37,6 +37,7 @@ COMMANDS = {
     "links": "List the links that plans can be made with, or show one.",
     "plan": "Find the fastest plan that fits, by measuring on the devices.",
     "profile": "Measure the ways to split each distinct segment of a step, on the devices.",
+    "report": "Write the page about a plan, to read or to send.",
     "template": "Make the plan that people copy today, compile it, and explain it.",
     "train": "Train a step with a plan, and see loss and throughput as it runs.",
     "verify": "Run a step with a plan and without, and compare every output.",

@@ -43,7 +43,7 @@ from cfp.plan.file import plan_to_json
 from cfp.planner import make_plan
 from cfp.planning.options import AUDITED, RECOMPUTE, Options
 from cfp.planning.scaling import Scaled, meshes, scaling, step_time
-from cfp.report import show_planned, show_scaling, write_page
+from cfp.report import report_path, show_planned, show_scaling, write_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +250,3 @@ def plan_meshes(
         except CfpError as error:
             refused.append(f"{'x'.join(map(str, shape))}: {error}")
     return found, refused
-
-
-def report_path(out: str) -> str:
-    """Returns where the page goes: the one about `plans/a.json` is `plans/a.html`, so that no plan
-    overwrites another's."""
-    path = Path(out)
-    return str(path.with_suffix(".html") if path.suffix == ".json" else f"{path}.html")

@@ -94,7 +94,7 @@ def plan_from_json(document: Mapping[str, Any], mesh: AnyMesh) -> Plan:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Returns plain data, for `json.dumps`."""
     names = plan.mesh.axis_names
-    collectives = _collectives_of(plan)
+    collectives = plan.known_collectives()  # saving compiles nothing
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -119,14 +119,6 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def spec_to_json(layout: Layout, names: Sequence[str]) -> list[Any]:
     return [list(e) if isinstance(e, tuple) else e for e in to_spec(layout, names)]
-
-
-def _collectives_of(plan: Plan) -> tuple[Collective, ...] | None:
-    """Returns the collectives that are known by now: saving compiles nothing."""
-    if plan.bound is not None:
-        found: tuple[Collective, ...] | None = plan.bound.compiled.get("collectives")
-        return found
-    return plan.saved_collectives
 
 
 def _tensor_to_json(tensor: PlannedTensor, names: Sequence[str]) -> dict[str, Any]:

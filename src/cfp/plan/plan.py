@@ -198,6 +198,13 @@ class Plan:
         found: tuple[Collective, ...] = bound.compiled["collectives"]
         return found
 
+    def known_collectives(self) -> tuple[Collective, ...] | None:
+        """Returns the collectives where they are known by now; compiles nothing."""
+        if self.bound is None:
+            return self.saved_collectives
+        found: tuple[Collective, ...] | None = self.bound.compiled.get("collectives")
+        return found
+
     def learn_collectives(self, found: Iterable[MeshCollective]) -> None:
         """Takes the collectives of this plan's step from whoever compiled it, so that it need not
         be compiled again."""

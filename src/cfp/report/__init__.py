@@ -2,7 +2,7 @@
 
 from cfp.report.analysis import show_analysis
 from cfp.report.comparison import show_comparison
-from cfp.report.page import render_page, write_page
+from cfp.report.page import render_page, report_path, write_page
 from cfp.report.plan import plan_text, show_plan
 from cfp.report.planned import show_planned
 from cfp.report.profile import profile_to_json, show_profile
@@ -14,6 +14,7 @@ __all__ = [
     "plan_text",
     "profile_to_json",
     "render_page",
+    "report_path",
     "show_analysis",
     "show_comparison",
     "show_plan",

@@ -26,7 +26,7 @@ def collectives_table(plan: Plan, collectives: Sequence[Collective]) -> Table:
     table = new_table(
         "Collectives (bytes on one device)", "kind", "over", "times", "each", "per step", "what"
     )
-    rows = _fold_collectives(plan, collectives)
+    rows = fold_collectives(plan, collectives)
     for row in rows:
         over = "part" if row.axes is None else "+".join(row.axes)
         each = bytes_text(row.origin.bytes)
@@ -42,7 +42,7 @@ def collectives_table(plan: Plan, collectives: Sequence[Collective]) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class SentTensors:
     """The tensors that one place of alike segments sends, `times` a step in all."""
 
     kind: str
@@ -70,7 +70,8 @@ class _Sent:
         return f"{tensor} {origin.role}{where}{block}: {origin.primitive}{source}"
 
 
-def _fold_collectives(plan: Plan, collectives: Sequence[Collective]) -> list[_Sent]:
+def fold_collectives(plan: Plan, collectives: Sequence[Collective]) -> list[SentTensors]:
+    """Returns the tensors that are sent, those of alike segments together, the largest first."""
     group_of: dict[int | None, int] = {
         index: n for n, group in enumerate(alike(plan.segments)) for index in group
     }
@@ -89,7 +90,7 @@ def _fold_collectives(plan: Plan, collectives: Sequence[Collective]) -> list[_Se
             )
             groups.setdefault(key, []).append((collective, origin, place))
     rows = [
-        _Sent(
+        SentTensors(
             group[0][0].kind,
             group[0][0].axes,
             group[0][1],

@@ -208,6 +208,13 @@ def measured_steps(evidence: Evidence) -> list[tuple[str, Sequence[MeasuredStep]
     return [(title, steps) for title, steps in found if steps]
 
 
+def prediction_error(step: MeasuredStep) -> str | None:
+    """Returns `+3.1 %`: how far the prediction was above the measured time; None without both."""
+    if not step.ran or step.predicted_s is None:
+        return None
+    return f"{step.predicted_s / step.time_s - 1:+.1%}"
+
+
 def step_rows(steps: Sequence[MeasuredStep]) -> list[StepRow]:
     """Returns the rows, fastest first and unmeasured last; `steps[0]` is the plan's own."""
     own = steps[0]

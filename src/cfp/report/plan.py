@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -26,12 +25,14 @@ from cfp.plan.choice import alike
 from cfp.plan.tensor import PlannedTensor
 from cfp.report.collectives import collectives_table
 from cfp.report.evidence import show_evidence
+from cfp.report.tensors import local_bytes, whole_bytes
 from cfp.report.text import (
     NOT_MEASURED,
     WHOLE,
     WHOLE_LEGEND,
     add_row,
     line,
+    mesh_text,
     new_table,
     segments_text,
     shape_text,
@@ -44,7 +45,6 @@ from cfp.segments.keep import Keep
 _INDEX = re.compile(r"(?<=\[)\d+(?=\])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
 # the same in a seed's text, where a path is followed by its shape: [3]['qkv'][64,192]
 _SEED_INDEX = re.compile(r"(?<=\[)\d+(?=\][\[.])|(?<=\[')\d+(?='\])|(?<=_)\d+(?='\])")
-_KEYS = {"fry": 8, "rbg": 16, "urbg": 16}  # bytes of a random key, by its kind
 _MOST_VALUES = 20  # rows of a table: what a screen shows
 TEXT_WIDTH = 100  # columns of `plan.show()`: what editors and notebooks show without wrapping
 
@@ -95,13 +95,12 @@ def plan_text(plan: Plan, width: int = TEXT_WIDTH) -> str:
 def show_head(plan: Plan, console: Console, memory_bytes: int | None) -> None:
     """Prints what the plan is for, where it was made, and what is predicted."""
     made = plan.environment
-    axes = ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
     same = made.device_kind.lower() == made.platform.lower()
     devices = made.platform if same else f"{made.device_kind} ({made.platform})"
     hosts = f", {made.processes} processes" if made.processes > 1 else ""
     where = f"on {devices}{hosts}" if made.platform else "without devices"
     lines = [
-        f"{plan.name}: a plan for a mesh of {axes}.",
+        f"{plan.name}: a plan for a mesh of {mesh_text(plan)}.",
         f"Made {where} with jax {made.jax} and cfp {made.cfp}.",
     ]
     if plan.target is not None:
@@ -142,7 +141,7 @@ def _blocks_table(plan: Plan) -> Table:
     table = new_table("Blocks", "segments", "block", "starts with", *axes)
     for group in alike(plan.segments):
         for place, block in enumerate(plan.segments[group[0]].blocks):
-            seed = _SEED_INDEX.sub("*", block.seed) if len(group) > 1 else block.seed
+            seed = fold_seed(block.seed) if len(group) > 1 else block.seed
             where = segments_text(group) if place == 0 else ""
             if place == 0 and plan.segments[group[0]].keep is not Keep.AS_WRITTEN:
                 where += f"\nkeeps {plan.segments[group[0]].keep.value}"
@@ -205,7 +204,7 @@ def _show_arguments(plan: Plan, console: Console) -> None:
         held = frozenset(row.rest for row in rows if row.tensors[0].held)
         like = shown.get((lie, held) if held else lie)
         if len(rows) > 1 and like is not None:
-            total = sum(_local_bytes(t, mesh_shape) for row in rows for t in row.tensors)
+            total = sum(local_bytes(t, mesh_shape) for row in rows for t in row.tensors)
             add_row(table, f"{section}, all like {like}", "", "", "", "", bytes_text(total))
             table.add_section()
             continue
@@ -223,11 +222,11 @@ def _show_arguments(plan: Plan, console: Console) -> None:
                 shape_text(first.shape),
                 spec,
                 shape_text(first.local(mesh_shape)),
-                bytes_text(sum(_local_bytes(tensor, mesh_shape) for tensor in row.tensors)),
+                bytes_text(sum(local_bytes(tensor, mesh_shape) for tensor in row.tensors)),
             )
         table.add_section()
-    on_one = sum(_local_bytes(tensor, mesh_shape) for tensor in plan.arguments)
-    unsplit = sum(_bytes(tensor.dtype) * math.prod(tensor.shape) for tensor in plan.arguments)
+    on_one = sum(local_bytes(tensor, mesh_shape) for tensor in plan.arguments)
+    unsplit = sum(map(whole_bytes, plan.arguments))
     add_row(table, f"in all (unsplit: {bytes_text(unsplit)})", "", "", "", "", bytes_text(on_one))
     console.print(table)
     scalars = [tensor.path for tensor in plan.arguments if not tensor.shape]
@@ -245,7 +244,7 @@ def _show_arguments(plan: Plan, console: Console) -> None:
 def _fold(tensors: Sequence[PlannedTensor]) -> list[_Folded]:
     groups: dict[object, list[PlannedTensor]] = {}
     for tensor in tensors:
-        key = (_INDEX.sub("*", tensor.path), tensor.shape, tensor.layout, tensor.held)
+        key = (index_free(tensor.path), tensor.shape, tensor.layout, tensor.held)
         groups.setdefault((*key, tensor.dtype), []).append(tensor)
     rows: list[_Folded] = []
     for group in groups.values():
@@ -256,22 +255,18 @@ def _fold(tensors: Sequence[PlannedTensor]) -> list[_Folded]:
     return rows
 
 
+def fold_seed(seed: str) -> str:
+    """Returns the text of a seed with `*` for the indices of its paths."""
+    return _SEED_INDEX.sub("*", seed)
+
+
+def index_free(path: str) -> str:
+    """Returns a path with `*` for every index: those of alike layers are equal."""
+    return _INDEX.sub("*", path)
+
+
 def fold_paths(paths: Sequence[str]) -> str:
     """Returns one path for several that differ in indices: `*` stands for those indices."""
     columns = list(zip(*(_INDEX.findall(path) for path in paths), strict=True))
     found = iter([column[0] if len(set(column)) == 1 else "*" for column in columns])
     return _INDEX.sub(lambda _: next(found), paths[0])
-
-
-def _bytes(dtype: str) -> int:
-    """Returns the bytes of one element; 0 for a type that is not known here."""
-    if dtype.startswith("key<"):
-        return _KEYS.get(dtype[4:-1], 0)
-    try:
-        return np.dtype(dtype).itemsize
-    except TypeError:
-        return 0
-
-
-def _local_bytes(tensor: PlannedTensor, mesh_shape: tuple[int, ...]) -> int:
-    return _bytes(tensor.dtype) * math.prod(tensor.local(mesh_shape))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cfp.layouts import Layout, to_spec
+from cfp.plan import Plan
 
 NOT_MEASURED = "not measured"
 WHOLE = "whole"
@@ -107,6 +108,11 @@ def spec_text(layout: Layout, names: Sequence[str]) -> str:
     """Returns the layout as JAX writes it, `P(None, 'x')`, or `whole` where nothing is split."""
     entries = ", ".join(map(repr, to_spec(layout, names)))
     return f"P({entries})" if entries else WHOLE
+
+
+def mesh_text(plan: Plan) -> str:
+    """Returns `x=2, y=4`."""
+    return ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
 
 
 def segments_text(indices: Iterable[int]) -> str:
