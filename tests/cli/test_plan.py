@@ -32,6 +32,7 @@ def plan_file(folder: Path) -> Path:
     beside = ("--beside", "fsdp", "--beside", "zero1,fsdp")
     result = run("plan", TARGET, "--platform", "cpu", *words, *beside)
     assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("A step takes ")
     for said in ("cfp: a plan for a mesh of x=2", "predicted 1", "zero1", "Memory limit: none"):
         assert said in result.stdout
     named = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
@@ -53,6 +54,37 @@ def test_the_file_is_a_plan_with_its_evidence(plan_file: Path) -> None:
     result = run("explain", plan_file)
     assert result.exit_code == 0
     assert "Full steps measured on fresh rounds" in result.stdout
+
+
+def test_it_says_what_was_measured_and_what_is_sent(plan_file: Path) -> None:
+    """For the report: every option, the collectives of the chosen plan, and where time went."""
+    document = json.loads(plan_file.read_text())
+    evidence = document["evidence"]
+    segments = [at for kind in evidence["kinds"] for at in kind["segments"]]
+    assert sorted(segments) == [*range(len(evidence["segments"]))]
+    for kind in evidence["kinds"]:
+        measured = {one["splits"]: one for one in kind["options"]}
+        for at in kind["segments"]:
+            chosen = measured[evidence["segments"][at]["splits"]]
+            assert chosen["sent"] is not None
+            assert chosen["time_s"] == evidence["segments"][at]["segment_s"]
+    assert sum(one["seconds"] for one in evidence["spent"]) == pytest.approx(
+        evidence["seconds"], rel=0.1, abs=0.5
+    )
+    sent = sum(one["bytes"] * one["times"] for one in document["collectives"])
+    assert sum(row["bytes"] for row in evidence["confirmed"][0]["sent"]) == pytest.approx(sent)
+    assert evidence["flops"] > 0
+
+
+def test_report(plan_file: Path, folder: Path) -> None:
+    result = run("report", plan_file, "--out", folder / "again.html")
+    assert result.exit_code == 0, result.output
+    assert f"Wrote {folder / 'again.html'}." in result.stderr
+    page = (folder / "again.html").read_text()
+    assert "data_parallel" not in page
+    assert "zero1" in page
+    missing = run("report", folder / "nowhere.json")
+    assert "Cannot read" in str(missing.exception)
 
 
 def test_one_document_on_stdout(plan_file: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,8 +101,25 @@ def text_of(show: Callable[[Console], None], width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def test_what_plan_prints(plan: Plan, golden: Callable[[str, str], None]) -> None:
-    golden("planned.txt", text_of(lambda console: show_planned(plan, console)))
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_what_plan_prints(plan: Plan, golden: Callable[[str, str], None], width: int) -> None:
+    text = text_of(lambda console: show_planned(plan, console), width)
+    assert max(map(len, text.splitlines())) <= width
+    golden("planned.txt" if width == 100 else f"planned_{width}.txt", text)
+
+
+def test_a_log_has_no_colours_and_a_terminal_may_do_without(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(**options: bool) -> str:
+        out = io.StringIO()
+        show_planned(plan, Console(file=out, width=80, **options))
+        return out.getvalue()
+
+    assert "\x1b" not in printed(), "a file is no terminal"
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = re.compile(r"\x1b\[[0-9;]*\b[34][0-7]\b")
+    assert not coloured.search(printed(force_terminal=True))
 
 
 def test_what_was_not_measured_is_not_nothing(plan: Plan) -> None:
@@ -121,10 +139,9 @@ def test_what_was_not_measured_is_not_nothing(plan: Plan) -> None:
         del entry["segment_s"]  # as plans of before have it
     older = Evidence.from_fields(Fields("plan.json", document))
     assert older.segments[1].time_s == pytest.approx(7e-3)
-    page = render_page(untold)
-    assert "whose shares were not measured" in page
-    assert 'class="bar whole"' in page
-    assert "whose shares were not measured" not in render_page(plan)
+    legend = '"value":"not told apart"'
+    assert legend in render_page(untold), "the chart has a colour for it"
+    assert legend not in render_page(plan)
 
 
 def test_rows_add_up_to_the_prediction(plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -75,3 +76,36 @@ def test_python_shows_it_on_a_terminal_unless_asked_otherwise(
         assert isinstance(progress, TerminalProgress) is told
     with module.shown(progress) as given:
         assert given is progress
+
+
+def test_on_a_terminal_it_is_one_line_that_redraws(clock: Clock) -> None:
+    """However long the names are: a line that wraps could not be drawn over."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, color_system=None)
+    with TerminalProgress(console) as progress:
+        progress.stage("analysing the step " + "and what is in it " * 5)
+        assert len(console.render_lines(progress._status.renderable, pad=False)) == 1
+        progress.expect(12)
+        progress.ahead(60, 240)
+        progress.running(["chained segment 1: " + "output features, " * 9])
+        (drawn,) = console.render_lines(progress._status.renderable, pad=False)
+        text = "".join(segment.text for segment in drawn)
+        assert "0/12 programs, 1 to 4 min left: running chained segment" in text
+        assert len(text) <= 60
+    assert out.getvalue().count("\n") <= 1, "nothing scrolled"
+
+
+def test_a_log_has_plain_lines_and_few(clock: Clock, golden: Callable[[str, str], None]) -> None:
+    """Where stderr is no terminal: a line every few seconds, nothing that steers a terminal."""
+    out = io.StringIO()
+    with TerminalProgress(Console(file=out, width=60), budget_s=300) as progress:
+        progress.stage("analysing the step")
+        progress.expect(4)
+        for second in range(20):
+            clock.now += 1
+            progress.compiling([f"segment 0: way {second} of splitting it, a name that is long"])
+        progress.ahead(60, 90)
+        clock.now += module.PLAIN_EVERY_S
+        progress.running(["full step: predicted 1", "full step: predicted 2"])
+        progress.lost("the worker was killed by signal 9 (SIGKILL)")
+    golden("progress_log.txt", out.getvalue())

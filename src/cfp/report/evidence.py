@@ -208,6 +208,21 @@ def measured_steps(evidence: Evidence) -> list[tuple[str, Sequence[MeasuredStep]
     return [(title, steps) for title, steps in found if steps]
 
 
+def all_steps(evidence: Evidence) -> list[MeasuredStep]:
+    """Returns every full step once, with what fresh rounds say of it where there are any."""
+    found = {step.name: step for step in evidence.steps}
+    for step in evidence.confirmed:
+        if step.ran or step.name not in found:
+            found[step.name] = step
+    return list(found.values())
+
+
+def own_name(step: MeasuredStep, evidence: Evidence) -> str:
+    """Returns the name of a step; that of the chosen one says so."""
+    own = evidence.own
+    return "this plan" if own is not None and step.name == own.name else step.name
+
+
 def prediction_error(step: MeasuredStep) -> str | None:
     """Returns `+3.1 %`: how far the prediction was above the measured time; None without both."""
     if not step.ran or step.predicted_s is None:

@@ -1,4 +1,4 @@
-"""What `cfp plan` prints: the plan in a few lines, and why."""
+"""What `cfp plan` prints: the verdict, then the tables behind it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from rich.console import Console
 from cfp.plan import Plan
 from cfp.report.evidence import show_evidence
 from cfp.report.plan import show_head
-from cfp.report.text import add_row, new_table, time_text
+from cfp.report.text import add_row, line, new_table, time_text
+from cfp.report.verdict import verdict_lines
 
 
 def show_planned(plan: Plan, console: Console, meshes: Sequence[tuple[Plan, float]] = ()) -> None:
-    """Prints the plan; `meshes` are the plans of all meshes that were tried, each with the seconds
-    of a step."""
+    """Prints the plan, first in five lines that need no other; `meshes` are the plans of all meshes
+    that were tried, each with the seconds of a step."""
+    for number, said in enumerate(verdict_lines(plan)):
+        console.print(line(said), style="bold" if number == 0 else None)
+    console.print()
     show_head(plan, console, None)
     show_evidence(plan, console)
     if len(meshes) > 1:

@@ -1,4 +1,4 @@
-"""Progress of measuring, on stderr: a live line on a terminal, plain lines elsewhere."""
+"""Progress of measuring, on stderr: one line that redraws on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from cfp.profile import Progress
 from cfp.profile.measure.measurement import Measurement
@@ -17,6 +18,7 @@ from cfp.profile.measure.outlook import left_text
 from cfp.report.text import line, time_text
 
 OVERDUE = 0.25  # the least share of the time last told that is shown as left until it is told anew
+SPINNER_COLUMNS = 2  # the spinner and a space
 PLAIN_EVERY_S = 5.0  # between lines where stderr is no terminal: a log stays short
 
 
@@ -53,7 +55,7 @@ class TerminalProgress(Progress):
 
     def stage(self, name: str) -> None:
         if self._status is not None:
-            self._status.update(line(name))
+            self._status.update(self._fitted(name))
         else:
             self.console.print(line(name), soft_wrap=True)
 
@@ -93,12 +95,18 @@ class TerminalProgress(Progress):
         self._doing = doing
         text = f"{self._done}/{self._expected} programs{self._left()}{self._best}: {doing}"
         if self._status is not None:
-            self._status.update(line(text))
+            self._status.update(self._fitted(text))
             return
         now = time.monotonic()
         if always or now - self._last_line >= PLAIN_EVERY_S:
             self._last_line = now
             self.console.print(line(text), soft_wrap=True)
+
+    def _fitted(self, text: str) -> Text:
+        """Returns the text on one line beside the spinner: what redraws must not wrap."""
+        made = line(text)
+        made.truncate(self.console.width - SPINNER_COLUMNS, overflow="ellipsis")
+        return made
 
     def _left(self) -> str:
         """Returns how long all that is ahead will take, within the budget. The time since it was

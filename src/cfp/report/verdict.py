@@ -9,7 +9,7 @@ from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence, MeasuredStep
 from cfp.plan.target import Target
-from cfp.profile.measure.confidence import Verdict
+from cfp.profile.measure.confidence import EQUIVALENT, Verdict
 from cfp.profile.measure.full_step import ALONE
 from cfp.report.text import mesh_text, time_text
 
@@ -139,7 +139,9 @@ def why(evidence: Evidence) -> str:
     sends = _sending(own, rival)
     if first.verdict is Verdict.FASTER:
         return f"{first.name} was faster on the fresh rounds: plan again with a longer budget."
-    if first.verdict is not Verdict.SLOWER:
+    if first.verdict is Verdict.TIE:
+        return f"{first.name} is as fast, within {EQUIVALENT - 1:.0%}{sends}."
+    if first.verdict is Verdict.UNTOLD:
         return f"{first.name} is the closest: the rounds do not tell them apart{sends}."
     return f"It wins over {first.name}, the closest{sends}."
 

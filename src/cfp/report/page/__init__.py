@@ -32,7 +32,9 @@ from cfp.plan import Plan
 from cfp.planning.scaling import Scaled
 from cfp.report.collectives import fold_collectives
 from cfp.report.evidence import (
+    all_steps,
     measured_steps,
+    own_name,
     prediction_error,
     segment_rows,
     splits_legend,
@@ -65,7 +67,7 @@ def report_path(plan_path: str) -> str:
 
 def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
     """Returns the page as HTML."""
-    from cfp.report.page.charts import all_steps, bokeh_script, charts_of  # imports take a second
+    from cfp.report.page.charts import bokeh_script, charts_of  # imports take a second
 
     evidence = plan.evidence
     faster = [] if evidence is None else speedups(evidence)
@@ -87,7 +89,7 @@ def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
             else [(title, step_rows(steps)) for title, steps in measured_steps(evidence)],
             steps=[]
             if evidence is None
-            else [(s, prediction_error(s)) for s in all_steps(evidence)],
+            else [(own_name(s, evidence), s, prediction_error(s)) for s in all_steps(evidence)],
             alternatives=alternatives(plan),
             arguments=arguments_of(plan),
             collectives=_collectives(plan),

@@ -14,19 +14,19 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper, NumeralTickFormatter
 from bokeh.models.annotations import ColorBar, Span, Whisker
-from bokeh.palettes import Cividis256
+from bokeh.palettes import Viridis256
 from bokeh.resources import Resources
 
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
-from cfp.plan.evidence import Evidence, MeasuredStep
-from cfp.report.evidence import prediction_error, segment_rows
-from cfp.report.page.figures import legend_above, new_figure, point_labels, short_label
+from cfp.plan.evidence import Evidence
+from cfp.report.evidence import all_steps, own_name, prediction_error, segment_rows
+from cfp.report.page.figures import legend_above, memory_unit, new_figure, point_labels, short_label
 from cfp.report.text import time_text
 from cfp.report.verdict import Speedup
 
 BLUE, ORANGE, RED, GREY, GREEN = "#3b7dd8", "#e08a2e", "#d1495b", "#8a93a0", "#2f9e6e"
-MIB = 2**20
+COLOUR_BAR = 240  # pixels: it fits beside its labels at 390
 LOW, HIGH, ROW = 300, 340, 34  # pixels: a chart's height, a higher one's, and that of a row of bars
 
 
@@ -47,18 +47,9 @@ def charts_of(plan: Plan, speedups: Sequence[Speedup]) -> dict[str, Any]:
         "chart-costs": _costs(evidence) if evidence.segments else None,
         "chart-options": _options() if evidence.kinds else None,
         "chart-frontier": _frontier(plan, evidence) if len(evidence.frontier) > 1 else None,
-        "chart-predicted": _predicted(all_steps(evidence)),
+        "chart-predicted": _predicted(evidence),
     }
     return {at: json_item(chart, ID(at)) for at, chart in made.items() if chart is not None}
-
-
-def all_steps(evidence: Evidence) -> list[MeasuredStep]:
-    """Returns every full step once, with what fresh rounds say of it where there are any."""
-    found = {step.name: step for step in evidence.steps}
-    for step in evidence.confirmed:
-        if step.ran or step.name not in found:
-            found[step.name] = step
-    return list(found.values())
 
 
 def _speedup(found: Sequence[Speedup]) -> Any:
@@ -81,6 +72,7 @@ def _speedup(found: Sequence[Speedup]) -> Any:
     )
     chart.add_layout(Span(location=1.0, dimension="height", line_dash="dashed", line_color=GREY))
     chart.x_range.start = 0
+    chart.x_range.end = 1.05 * max(one.high or one.times for one in found)
     chart.xaxis.axis_label = "times as long as this plan"
     chart.ygrid.visible = False
     return chart
@@ -88,10 +80,8 @@ def _speedup(found: Sequence[Speedup]) -> Any:
 
 def _costs(evidence: Evidence) -> Any:
     rows = segment_rows(evidence)
-    labels = [
-        short_label(f"{where}: {cost.splits}" if where else cost.splits) for where, cost in rows
-    ]
-    labels = [f"{text}{chr(0x200B) * i}" for i, text in enumerate(labels)]  # each its own row
+    texts = [f"{where}: {cost.splits}" if where else cost.splits for where, cost in rows]
+    labels = [f"{short_label(text)}{chr(0x200B) * i}" for i, text in enumerate(texts)]  # all differ
     parts = {
         "computing": [1e3 * (cost.compute_s or 0.0) for _, cost in rows],
         "communicating": [1e3 * (cost.communication_s or 0.0) for _, cost in rows],
@@ -102,7 +92,9 @@ def _costs(evidence: Evidence) -> Any:
     }
     shown = [name for name, values in parts.items() if any(values)]
     splits = [cost.splits for _, cost in rows]
-    source = ColumnDataSource({"row": labels, "splits": splits, **parts})
+    source = ColumnDataSource(
+        {"row": labels, "splits": splits, **{name: parts[name] for name in shown}}
+    )
     colours = dict(zip(parts, (BLUE, ORANGE, GREY, RED), strict=True))
     chart = new_figure(
         100 + ROW * len(rows),
@@ -118,7 +110,7 @@ def _costs(evidence: Evidence) -> Any:
         legend_label=shown,
     )
     chart.x_range.start = 0
-    chart.xaxis.axis_label = "ms a step, predicted from measurements"
+    chart.xaxis.axis_label = "ms a step"
     chart.ygrid.visible = False
     legend_above(chart)
     return chart
@@ -130,7 +122,7 @@ def _options() -> Any:
     points, marked = (ColumnDataSource({name: [] for name in empty}) for _ in range(2))
     points.name, marked.name = "points", "marked"
     chart = new_figure(HIGH, [("", "@splits"), ("", "@said")], name="options")
-    shares = LinearColorMapper(palette=Cividis256, low=0, high=1, nan_color=GREY)
+    shares = LinearColorMapper(palette=Viridis256, low=0, high=1, nan_color=GREY)
     chart.scatter(
         "memory",
         "time",
@@ -157,7 +149,9 @@ def _options() -> Any:
         formatter=NumeralTickFormatter(format="0 %"),
         title="communicating",
         height=10,
+        width=COLOUR_BAR,
         padding=4,
+        border_line_alpha=0.0,
     )
     chart.add_layout(bar, "above")
     chart.xaxis.axis_label = "MiB on a device"
@@ -167,10 +161,11 @@ def _options() -> Any:
 
 
 def _frontier(plan: Plan, evidence: Evidence) -> Any:
-    points = evidence.frontier
+    points, limit = evidence.frontier, evidence.memory_limit_bytes
+    unit, size = memory_unit(max(limit or 0, *(point.memory_bytes for point in points)))
     line = ColumnDataSource(
         {
-            "memory": [point.memory_bytes / MIB for point in points],
+            "memory": [point.memory_bytes / size for point in points],
             "time": [point.time_s * 1e3 for point in points],
             "said": [
                 f"{bytes_text(p.memory_bytes)}, {time_text(p.time_s)}: {p.splits}" for p in points
@@ -185,10 +180,12 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
     steps = [step for step in all_steps(evidence) if step.ran]
     measured = ColumnDataSource(
         {
-            "memory": [(step.memory_bytes or 0) / MIB for step in steps],
+            "memory": [(step.memory_bytes or 0) / size for step in steps],
             "time": [step.time_s * 1e3 for step in steps],
-            "label": [step.name for step in steps],
-            "said": [f"{step.name}, measured: {time_text(step.time_s)}" for step in steps],
+            "label": [own_name(step, evidence) for step in steps],
+            "said": [
+                f"{own_name(step, evidence)}, measured: {time_text(step.time_s)}" for step in steps
+            ],
         }
     )
     if steps:
@@ -203,7 +200,7 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
         )
         chart.add_layout(point_labels(measured, "memory", "time", "label"))
     if plan.predicted is not None:
-        own = ([plan.predicted.memory_bytes / MIB], [plan.predicted.time_s * 1e3])
+        own = ([plan.predicted.memory_bytes / size], [plan.predicted.time_s * 1e3])
         chart.scatter(
             *own,
             marker="circle",
@@ -213,19 +210,17 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
             line_width=2,
             legend_label="this plan, predicted",
         )
-    limit = evidence.memory_limit_bytes
     if limit is not None:
-        chart.add_layout(
-            Span(location=limit / MIB, dimension="height", line_dash="dashed", line_color=RED)
-        )
-        chart.line([limit / MIB] * 2, [None, None], color=RED, legend_label="memory limit")
-    chart.xaxis.axis_label = "MiB on a device"
+        chart.vspan(x=[limit / size], line_dash="dashed", color=RED, legend_label="memory limit")
+    chart.x_range.range_padding = chart.y_range.range_padding = 0.2  # labels are beside points
+    chart.xaxis.axis_label = f"{unit} on a device"
     chart.yaxis.axis_label = "ms a step"
     legend_above(chart)
     return chart
 
 
-def _predicted(steps: Sequence[MeasuredStep]) -> Any | None:
+def _predicted(evidence: Evidence) -> Any | None:
+    steps = all_steps(evidence)
     known = [step for step in steps if step.ran and step.predicted_s is not None]
     if not known:
         return None
@@ -236,9 +231,9 @@ def _predicted(steps: Sequence[MeasuredStep]) -> Any | None:
             "measured": [1e3 * step.time_s for step in known],
             "low": [1e3 * (step.low_s or step.time_s) for step in known],
             "high": [1e3 * (step.high_s or step.time_s) for step in known],
-            "label": [step.name for step in known],
+            "label": [own_name(step, evidence) for step in known],
             "said": [
-                f"{step.name}: {time_text(step.predicted_s or 0.0)} predicted, "
+                f"{own_name(step, evidence)}: {time_text(step.predicted_s or 0.0)} predicted, "
                 f"{time_text(step.time_s)} measured ({prediction_error(step)})"
                 for step in known
             ],

@@ -46,6 +46,15 @@ def legend_above(chart: Any) -> None:
         chart.legend.label_text_font_size = "12px"
 
 
+def memory_unit(most_bytes: int) -> tuple[str, int]:
+    """Returns the unit of an axis that goes up to so much, and its bytes.
+
+    >>> memory_unit(3 * 2**30), memory_unit(80 * 2**30)
+    (('MiB', 1048576), ('GiB', 1073741824))
+    """
+    return ("GiB", 2**30) if most_bytes >= 4 * 2**30 else ("MiB", 2**20)
+
+
 def short_label(text: str) -> str:
     """Returns a text that leaves room for the bar beside it."""
     return text if len(text) <= LABEL else text[: LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"

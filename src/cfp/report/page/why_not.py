@@ -21,7 +21,7 @@ from cfp.profile.measure.sent import UNKNOWN, Sent
 from cfp.report.page.strip import seed_name
 from cfp.report.text import segments_text, time_text
 
-MOST_CAUSES = 6  # collectives shown of one alternative: more do not explain, they list
+MOST_CAUSES = 4  # collectives shown of one alternative: more do not explain, they list
 
 
 @dataclass(frozen=True, slots=True)

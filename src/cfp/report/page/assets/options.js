@@ -7,8 +7,7 @@
     ["kind", "block", "strategy", "state", "measure"].map((name) => document.getElementById(`options-${name}`));
   const body = document.querySelector("#options-table tbody");
   const status = document.getElementById("options-count");
-  const MIB = 2 ** 20;
-  const units = [["GiB", 2 ** 30], ["MiB", MIB], ["KiB", 2 ** 10]];
+  const units = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
   const fill = (box, names) =>
     box.replaceChildren(...names.map(([value, text]) => new Option(text, value)));
@@ -47,10 +46,10 @@
     return found;
   }
 
-  function points(options, labels, measure) {
+  function points(options, labels, measure, size) {
     const told = options.filter((one) => one[measure] !== null);
     return {
-      memory: told.map((one) => one.memory / MIB),
+      memory: told.map((one) => one.memory / size),
       time: told.map((one) => one[measure]),
       share: told.map((one) => (one.communicate === null || one.time === 0 ? NaN : one.communicate / one.time)),
       splits: told.map((one) => one.splits),
@@ -85,14 +84,17 @@
       (strategyBox.value === "" || one.combo[place] === Number(strategyBox.value)) &&
       (stateBox.value === "" || one.state === stateBox.value));
     body.replaceChildren(...shown.map((one) => row(one, labels.get(one) ?? "")));
+    window.labelCells(document.getElementById("options-table"));
     const rest = kind.left_out ? `, ${kind.left_out} slower ones are not listed` : "";
     status.textContent = `${shown.length} of ${kind.options.length} measured options${rest}; ${kind.ways} of ${kind.space} ways to split it were tried.`;
     for (const made of window.Bokeh?.documents ?? []) {
       const chart = made.get_model_by_name("options");
       if (chart === null) continue;
       const marked = shown.filter((one) => labels.has(one));
-      made.get_model_by_name("points").data = points(shown, labels, measureBox.value);
-      made.get_model_by_name("marked").data = points(marked, labels, measureBox.value);
+      const [unit, size] = Math.max(...kind.options.map((one) => one.memory)) >= 4 * 2 ** 30 ? units[0] : units[1];
+      made.get_model_by_name("points").data = points(shown, labels, measureBox.value, size);
+      made.get_model_by_name("marked").data = points(marked, labels, measureBox.value, size);
+      chart.below[0].axis_label = `${unit} on a device`;
     }
   }
 

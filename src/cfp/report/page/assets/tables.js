@@ -26,7 +26,17 @@
     table.tBodies[0].append(...rows);
   }
 
+  // on a narrow screen a row is a card, and every cell says what it is
+  function label(table) {
+    const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, i) => { if (cell.colSpan === 1) cell.dataset.label = names[i]; });
+    }
+  }
+  window.labelCells = label;
+
   for (const table of document.querySelectorAll("table[data-sortable]")) {
+    label(table);
     [...table.tHead.rows[0].cells].forEach((header, column) => {
       const button = document.createElement("button");
       button.type = "button";
