@@ -212,7 +212,18 @@ def _step(
         Sent("all-gather", (0,), "llama.py:52 (norm)", 64, (sends - 1) * 4 * GIB),
     )
     middle, interval = statistics.median(runs_s), median_interval(runs_s)
-    return MeasuredStep(name, predicted_s, middle, *interval, gib * GIB, runs_s=runs_s, sent=sent)
+    talks_s = middle * (1 - 1 / (1.2 + 0.2 * (sends - 1)))
+    return MeasuredStep(
+        name,
+        predicted_s,
+        middle,
+        *interval,
+        gib * GIB,
+        runs_s=runs_s,
+        sent=sent,
+        compute_s=middle - talks_s,
+        exposed_s=talks_s,
+    )
 
 
 def _collectives() -> list[Collective]:

@@ -75,13 +75,13 @@ class MeasuredStep:
     """A full step under a plan, run in turn with others: `runs_s` has one run of each round. With
     95 % confidence their median is between `low_s` and `high_s`.
 
-    A step that was `replayed` has measured kernels and the communication of the plan's links:
-    `communication_s` in all, of which `exposed_s` has nothing computed beside it, and `error_s` is
-    what the error of the links may change.
+    Its time is `compute_s` and `exposed_s`, communication that has nothing computed beside it. A
+    step that was `replayed` has measured kernels and the communication of the plan's links:
+    `communication_s` in all, and `error_s` is what the error of the links may change.
 
     Of a step that was not measured all figures are None: `failed` says why it does not run, or
     `left_out` why it was not tried, or not to the end. `sent` is what the step sends, by source
-    line; None where it is not recorded."""
+    line. What was not recorded is None."""
 
     name: str
     predicted_s: float | None
@@ -97,6 +97,7 @@ class MeasuredStep:
     exposed_s: float | None = None
     error_s: float = 0.0
     sent: tuple[Sent, ...] | None = None
+    compute_s: float | None = None
 
     @property
     def ran(self) -> bool:
@@ -271,8 +272,10 @@ def _step(entry: Fields) -> MeasuredStep:
         high_s=entry.number("high_s"),
         memory_bytes=entry.integer("memory_bytes"),
         runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
+        exposed_s=_part(entry, "exposed_s"),
         **(_replayed(entry) if entry.has("provenance") else {}),  # older plans
         sent=read_sent(entry, "sent") if entry.has("sent") else None,  # older plans
+        compute_s=_part(entry, "compute_s"),
     )
 
 
@@ -284,6 +287,10 @@ def _replayed(entry: Fields) -> dict[str, Any]:
     return {
         "provenance": provenance,
         "communication_s": entry.optional_number("communication_s"),
-        "exposed_s": entry.optional_number("exposed_s"),
         "error_s": entry.number("error_s"),
     }
+
+
+def _part(entry: Fields, name: str) -> float | None:
+    """Returns a part of a step's time; older plans do not have it."""
+    return entry.optional_number(name) if entry.has(name) else None

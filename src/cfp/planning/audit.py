@@ -134,6 +134,7 @@ def _step(
         plan.learn_collectives(found.collectives)
         graph = plan.known("audit").analysis.graph
         sent = short_sent(sent_by([ProgramSends(graph, 1.0, found.collectives)]))
+    shares = found.split()
     step = MeasuredStep(
         name,
         predicted_s,
@@ -143,14 +144,17 @@ def _step(
         found.memory.total_bytes,
         runs_s=runs_s,
         sent=sent,
+        compute_s=None if shares is None else shares.compute_s,
+        exposed_s=None if shares is None else shares.transfer_s + shares.waiting_s,
     )
     if found.provenance is not Provenance.REPLAYED:
         return step
-    sent_s = found.communication_s / found.drift
+    sent_s, exposed_s = found.communication_s / found.drift, found.exposed_s / found.drift
     return replace(
         step,
         provenance=found.provenance,
         communication_s=sent_s,
-        exposed_s=found.exposed_s / found.drift,
+        compute_s=step.time_s - exposed_s,
+        exposed_s=exposed_s,
         error_s=error * sent_s,
     )

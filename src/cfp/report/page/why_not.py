@@ -70,6 +70,8 @@ def _templates(evidence: Evidence, names: Sequence[str]) -> Iterator[Alternative
             step.name,
             difference_s=step.time_s - own.time_s,
             between=between,
+            compute_s=_difference(step.compute_s, own.compute_s, 1),
+            communication_s=_difference(step.exposed_s, own.exposed_s, 1),
             memory_bytes=(step.memory_bytes or 0) - (own.memory_bytes or 0),
             causes=_causes(own.sent, step.sent, 1, names),
         )

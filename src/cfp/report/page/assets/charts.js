@@ -4,6 +4,7 @@ const reportData = JSON.parse(document.getElementById("data").textContent);
 
 const chartsReady = (async () => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const seen = new Map();  // the scheme that a chart has the colours of
 
   function recolour() {
     const style = getComputedStyle(document.documentElement);
@@ -24,7 +25,8 @@ const chartsReady = (async () => {
       },
       Whisker: { line_color: ink }, TeeHead: { line_color: ink },
     };
-    for (const made of Bokeh.documents) {
+    for (const made of Bokeh.documents.filter((one) => !seen.has(one) || seen.get(one) !== dark.matches)) {
+      seen.set(made, dark.matches);
       for (const model of made.all_models) {
         if (model.type in looks) model.setv(looks[model.type]);
       }
@@ -32,7 +34,10 @@ const chartsReady = (async () => {
   }
 
   if (typeof Bokeh === "undefined") return;  // a plan with nothing to draw brings no charts
-  await Promise.all(Object.values(reportData.charts).map((item) => Bokeh.embed.embed_item(item)));
-  recolour();
+  for (const item of Object.values(reportData.charts)) {
+    await new Promise((next) => setTimeout(next));  // between charts the page answers its reader
+    await Bokeh.embed.embed_item(item);
+    recolour();
+  }
   dark.addEventListener("change", recolour);
 })();
