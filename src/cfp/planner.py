@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import TRAINS_NOTHING, find_feedback
@@ -34,6 +34,7 @@ from cfp.planning.kinds import measured_kinds
 from cfp.planning.leading import leading_plans
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
+from cfp.planning.stopwatch import Stopwatch
 from cfp.profile import Profile, Progress
 from cfp.profile.api import check_network, open_campaign
 from cfp.profile.explore.keeps import Leading
@@ -45,8 +46,7 @@ from cfp.profile.runners.shared_decision import decide_together
 from cfp.segments.fill import SEED
 from cfp.templates.by_name import make_templates
 from cfp.training.flops import model_flops
-
-T = TypeVar("T")
+from cfp.training.peaks import peak_flops, product_dtype
 
 NO_SEQUENCE = (
     "Sequence dims were not tried: the batch divides by the whole mesh, and splitting that divides "
@@ -199,27 +199,6 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
     return replace(plan, environment=made)
 
 
-class Stopwatch:
-    """What each stage takes, from `start` on."""
-
-    def __init__(self, start: float) -> None:
-        self._start = start
-        self._spent: list[Spent] = []
-
-    def timed(self, stage: str, run: Callable[[], T]) -> T:
-        """Runs a stage and returns what it returns."""
-        start = time.monotonic()
-        found = run()
-        self._spent.append(Spent(stage, time.monotonic() - start))
-        return found
-
-    def spent(self) -> tuple[Spent, ...]:
-        """Returns the stages so far, and all else since the start."""
-        known = sum(one.seconds for one in self._spent)
-        rest_s = max(time.monotonic() - self._start - known, 0.0)
-        return (*self._spent, Spent("all else", rest_s))
-
-
 def analyse(task: Task) -> Analysed:
     """Finds the step's blocks and segments, and resolves what the options name of them."""
     options, mesh = task.options, task.mesh
@@ -286,6 +265,7 @@ def gather_evidence(
     proposals: Proposals, chosen: Chosen, campaign: Campaign, spent: tuple[Spent, ...]
 ) -> Evidence:
     """Returns the numbers that justify a plan."""
+    graph = proposals.analysis.graph
     return Evidence(
         memory_limit_bytes=chosen.limit_bytes,
         slack_bytes=chosen.proposal.slack_bytes,
@@ -308,7 +288,8 @@ def gather_evidence(
         kinds=measured_kinds(proposals.analysis, proposals.profile, chosen.proposal.options),
         spent=spent,
         missing=proposals.profile.missing,
-        flops=model_flops(proposals.analysis.graph),
+        flops=model_flops(graph),
+        peak_flops=peak_flops(campaign.machine.device_kind, product_dtype(graph)),
     )
 
 

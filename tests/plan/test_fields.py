@@ -20,9 +20,12 @@ from rich.console import Console
 import cfp
 from cfp import templates
 from cfp.errors import CfpError
+from cfp.plan.evidence import Spent
 from cfp.plan.fields import MAX_TEXT
 from cfp.plan.file import plan_to_json
+from cfp.plan.measured_kinds import MeasuredBlock, MeasuredKind, MeasuredOption
 from cfp.plan.target import Target
+from cfp.profile.measure.sent import Sent
 from cfp.report import render_page, show_plan
 from tests.report.test_evidence import planned
 
@@ -41,7 +44,26 @@ def documents() -> tuple[dict[str, Any], ...]:
     made[0].collectives()
     options = (("size", "tiny"), ("layers", 2), ("dropout", 0.1), ("scan", False))
     made[0] = replace(made[0], target=Target("gpt", options, ("layers",)))
-    return (*map(plan_to_json, made), plan_to_json(planned()))
+    return (*map(plan_to_json, made), plan_to_json(with_kinds(planned())))
+
+
+def with_kinds(plan: cfp.Plan) -> cfp.Plan:
+    """The plan with every segment as a kind of its own, which was measured in one way."""
+    evidence = plan.evidence
+    assert evidence is not None
+    sent = (Sent("all-reduce", (0,), "a.py:1", 1.0, 8.0),)
+    kinds = []
+    for at, segment in enumerate(plan.segments):
+        combo = (0,) * len(segment.blocks)
+        splits = evidence.segments[at].splits
+        option = MeasuredOption(splits, combo, "block", 1.0, 0.1, 0.5, 0.5, 64, False, sent)
+        block = MeasuredBlock(("product",), ("batch",), (4,), ("sum",), ("batch", "groups"), 1.0)
+        blocks = (block,) * len(segment.blocks)
+        kinds.append(MeasuredKind("f", (at,), 1, 2, 1, True, blocks, (option,), 0))
+    spent = (Spent("searching", 1.0),)
+    steps = tuple(replace(s, sent=sent, compute_s=0.5, exposed_s=0.5) for s in evidence.confirmed)
+    more = replace(evidence, kinds=tuple(kinds), spent=spent, flops=1e9, confirmed=steps)
+    return replace(plan, evidence=more)
 
 
 def load(document: Any, folder: Path) -> cfp.Plan:
@@ -189,6 +211,22 @@ def test_a_changed_plan_loads_or_is_refused(folder: Path, document: Any) -> None
     else:
         said = ""
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda kind: kind.update(segments=[99]), "`kinds` are of other segments"),
+        (lambda kind: kind.update(blocks=[], options=[]), "`kinds` are of other segments"),
+        (lambda kind: kind["options"][0]["sent"][0].update(axes=[7]), "`sent` names mesh axes"),
+        (lambda kind: kind["blocks"][0].update(seeds=[]), "`seeds` is"),
+    ],
+)
+def test_evidence_of_another_plan_is_refused(folder: Path, change: Any, said: str) -> None:
+    document = copy.deepcopy(documents()[2])
+    change(document["evidence"]["kinds"][0])
+    with pytest.raises(CfpError, match=said):
+        load(document, folder)
 
 
 def test_no_number_of_the_evidence_is_too_strange(folder: Path) -> None:

@@ -199,6 +199,7 @@ def _evidence() -> Evidence:
             Spent("all else", 5.6),
         ),
         flops=1.4e15,
+        peak_flops=989.4e12,
     )
 
 

@@ -12,8 +12,10 @@ import pytest
 
 import cfp
 from cfp.plan import Plan
-from cfp.plan.evidence import Evidence
+from cfp.plan.evidence import Evidence, Links
 from cfp.plan.fields import Fields
+from cfp.planning.scaling import Scaled
+from cfp.profile.measure.measurement import Provenance
 from cfp.report import render_page
 from cfp.report.page import as_json
 from cfp.report.page.strip import fold, strip_of
@@ -178,6 +180,30 @@ def test_a_plan_of_before_has_a_page_too() -> None:
     assert "This plan is of an older cfp, which did not keep the measured options" in text
     assert "It is not recorded in this plan" in text
     assert "megatron" in text
+
+
+def test_a_mesh_that_was_not_there() -> None:
+    """Communication comes from links: the page never says that it was measured."""
+    links = Links((("x", "h200_nvlink"),), 0.02, 1)
+    confirmed = tuple(replace(s, provenance=Provenance.REPLAYED) for s in EVIDENCE.confirmed)
+    evidence = replace(EVIDENCE, links=links, confirmed=confirmed)
+    text = text_of(render_page(replace(planned(), evidence=evidence)))
+    assert "Predicted against replayed" in text
+    assert "communication replayed, not measured: 1 stood in for all devices" in text
+    assert "h200_nvlink" in text
+
+
+def test_plans_of_other_numbers_of_devices() -> None:
+    rows = [
+        Scaled(4, (4,), 0.4, Provenance.MEASURED, 100.0, None, 2**20, 1.0, True),
+        Scaled(8, (8,), 0.3, Provenance.MEASURED, 133.3, None, 2**20, 0.67, False),
+        Scaled(8, (2, 4), 0.25, Provenance.MEASURED, 160.0, None, 2**20, 0.8, True),
+    ]
+    page = render_page(planned(), rows)
+    assert "How many devices" in text_of(page)
+    assert "8 2x4, best 250.00 ms measured 160" in text_of(page)
+    assert '"chart-scaling"' in page
+    assert "How many devices" not in text_of(render_page(planned()))
 
 
 def test_the_plan_file_holds_all_that_the_page_shows(llama: str, tmp_path: Path) -> None:

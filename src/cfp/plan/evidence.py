@@ -158,7 +158,8 @@ class Evidence:
 
     `kinds` are the distinct segments with all that was measured of them, `spent` is where planning
     spent its time, `missing` is what the budget left out, and `flops` are those of the model in one
-    step, over all devices. Older plans have none of these.
+    step, over all devices, of which a device can do `peak_flops` in a second, where that is known.
+    Older plans have none of these.
     """
 
     memory_limit_bytes: int | None
@@ -178,6 +179,7 @@ class Evidence:
     spent: tuple[Spent, ...] = ()
     missing: tuple[str, ...] = ()
     flops: float | None = None
+    peak_flops: float | None = None
 
     @property
     def own(self) -> MeasuredStep | None:
@@ -219,7 +221,8 @@ class Evidence:
                 for entry in (fields.objects("spent") if fields.has("spent") else ())  # older
             ),
             missing=tuple(fields.texts("missing")) if fields.has("missing") else (),  # older plans
-            flops=fields.optional_number("flops") if fields.has("flops") else None,  # older plans
+            flops=_newer(fields, "flops"),
+            peak_flops=_newer(fields, "peak_flops"),
         )
 
 
@@ -272,10 +275,10 @@ def _step(entry: Fields) -> MeasuredStep:
         high_s=entry.number("high_s"),
         memory_bytes=entry.integer("memory_bytes"),
         runs_s=tuple(entry.numbers("runs_s")) if entry.has("runs_s") else (),  # older plans
-        exposed_s=_part(entry, "exposed_s"),
+        exposed_s=_newer(entry, "exposed_s"),
         **(_replayed(entry) if entry.has("provenance") else {}),  # older plans
         sent=read_sent(entry, "sent") if entry.has("sent") else None,  # older plans
-        compute_s=_part(entry, "compute_s"),
+        compute_s=_newer(entry, "compute_s"),
     )
 
 
@@ -291,6 +294,6 @@ def _replayed(entry: Fields) -> dict[str, Any]:
     }
 
 
-def _part(entry: Fields, name: str) -> float | None:
-    """Returns a part of a step's time; older plans do not have it."""
+def _newer(entry: Fields, name: str) -> float | None:
+    """Returns a number that older plans do not have."""
     return entry.optional_number(name) if entry.has(name) else None

@@ -30,6 +30,7 @@ from cfp.plan.collectives import Collective, Origin
 from cfp.plan.environment import Environment
 from cfp.plan.evidence import Evidence
 from cfp.plan.fields import Fields, read_fields
+from cfp.plan.measured_kinds import check_kinds
 from cfp.plan.pins import layout_of
 from cfp.plan.plan import Plan, PlannedValue, Predicted
 from cfp.plan.target import target_of
@@ -161,7 +162,7 @@ def _segments_to_json(plan: Plan) -> list[dict[str, Any]]:
 def _plan(document: Fields, mesh: AnyMesh) -> Plan:
     environment = document.object("environment")
     predicted = document.optional("predicted")
-    return Plan(
+    plan = Plan(
         name=document.text("name"),
         mesh=mesh,
         argument_names=tuple(document.texts("argument_names")),
@@ -189,6 +190,12 @@ def _plan(document: Fields, mesh: AnyMesh) -> Plan:
         if document.has("collectives")
         else None,
     )
+    if plan.evidence is not None:
+        sizes = [len(segment.blocks) for segment in plan.segments][: len(plan.evidence.segments)]
+        steps = (*plan.evidence.steps, *plan.evidence.confirmed)
+        sent = [row for step in steps for row in step.sent or ()]
+        check_kinds(document.where, plan.evidence.kinds, sizes, sent, len(plan.mesh_shape))
+    return plan
 
 
 def _evidence(document: Fields) -> Evidence | None:

@@ -7,8 +7,10 @@ send is kept of those that one asks about: the chosen ones and the best of every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cfp.errors import CfpError
 from cfp.plan.fields import Fields
 from cfp.profile.measure.sent import Sent
 
@@ -102,6 +104,20 @@ def read_sent(fields: Fields, name: str) -> tuple[Sent, ...] | None:
     )
 
 
+def check_kinds(
+    where: str, kinds: Sequence[MeasuredKind], sizes: Sequence[int], sent: Sequence[Sent], axes: int
+) -> None:
+    """Refuses kinds of other segments than the plan has, whose numbers of blocks are `sizes`; and
+    what is sent over other than its mesh `axes`, by the kinds' options or by the steps (`sent`)."""
+    for kind in kinds:
+        if any(at >= len(sizes) or sizes[at] != len(kind.blocks) for at in kind.segments):
+            raise CfpError(f"{where}: `kinds` are of other segments than the plan has.")
+    options = (option for kind in kinds for option in kind.options)
+    for row in (*sent, *(row for option in options for row in option.sent or ())):
+        if any(axis >= axes for axis in row.axes or ()):
+            raise CfpError(f"{where}: `sent` names mesh axes that the plan does not have.")
+
+
 def _kind(entry: Fields) -> MeasuredKind:
     blocks = tuple(_block(block) for block in entry.objects("blocks"))
     sizes = [len(block.strategies) for block in blocks]
@@ -125,6 +141,8 @@ def _kind(entry: Fields) -> MeasuredKind:
 
 def _block(entry: Fields) -> MeasuredBlock:
     names, extents = entry.texts("candidates"), entry.integers("extents")
+    if not entry.texts("seeds"):
+        raise entry.wrong("seeds", "a list of one text or more")
     if len(names) != len(extents):
         raise entry.wrong("extents", "an extent for each candidate")
     return MeasuredBlock(

@@ -11,6 +11,7 @@ from cfp.plan.evidence import Evidence, MeasuredStep
 from cfp.plan.target import Target
 from cfp.profile.measure.confidence import EQUIVALENT, Verdict
 from cfp.profile.measure.full_step import ALONE
+from cfp.profile.measure.measurement import Provenance
 from cfp.report.text import mesh_text, time_text
 
 ABOUT = 1.05  # the ratio of bytes up to which two plans send about as much
@@ -87,7 +88,11 @@ def _time_line(plan: Plan, evidence: Evidence) -> str:
     if own is None:
         return f"A step is predicted to take {predicted} {where}; no full step was run."
     off = plan.predicted.time_s / own.time_s - 1
-    return f"A step takes {time_text(own.time_s)} {where}; {predicted} was predicted ({off:+.0%})."
+    takes = "takes" if own.provenance is Provenance.MEASURED else "would take"
+    return (
+        f"A step {takes} {time_text(own.time_s)} {where}, {own.provenance}; {predicted} was "
+        f"predicted ({off:+.0%})."
+    )
 
 
 def _compared_line(evidence: Evidence) -> str:
@@ -113,7 +118,7 @@ def _memory_line(plan: Plan, evidence: Evidence) -> str:
 
 def _throughput_line(plan: Plan, evidence: Evidence) -> str | None:
     seconds = step_s(plan)
-    if seconds is None:
+    if not seconds:
         return None
     parts = []
     tokens = tokens_of(plan.target)
@@ -121,7 +126,9 @@ def _throughput_line(plan: Plan, evidence: Evidence) -> str | None:
         parts.append(f"{tokens / seconds:,.0f} tokens/s")
     if evidence.flops:
         rate = evidence.flops / seconds / plan.mesh.size
-        parts.append(f"{flops_text(rate)} on each device")
+        peak = evidence.peak_flops
+        mfu = "" if peak is None else f", {rate / peak:.0%} of its peak (MFU)"
+        parts.append(f"{flops_text(rate)} on each device{mfu}")
     return f"It trains {' and computes '.join(parts)}." if parts else None
 
 
@@ -140,9 +147,9 @@ def why(evidence: Evidence) -> str:
     if first.verdict is Verdict.FASTER:
         return f"{first.name} was faster on the fresh rounds: plan again with a longer budget."
     if first.verdict is Verdict.TIE:
-        return f"{first.name} is as fast, within {EQUIVALENT - 1:.0%}{sends}."
+        return f"It is as fast as {first.name}, within {EQUIVALENT - 1:.0%}{sends}."
     if first.verdict is Verdict.UNTOLD:
-        return f"{first.name} is the closest: the rounds do not tell them apart{sends}."
+        return f"The rounds do not tell it apart from {first.name}, the closest{sends}."
     return f"It wins over {first.name}, the closest{sends}."
 
 
@@ -160,16 +167,16 @@ def _parts(own: MeasuredStep, rival: MeasuredStep) -> str:
 
 
 def _sending(own: MeasuredStep, rival: MeasuredStep) -> str:
-    """Returns `, and sends less: 2 MiB a step, fsdp 4 MiB`; nothing where it is not known."""
+    """Returns `; this plan sends less: 2 MiB a step, fsdp 4 MiB`; nothing where it is not known."""
     if own.sent is None or rival.sent is None:
         return ""
     mine, theirs = (sum(row.bytes for row in step.sent or ()) for step in (own, rival))
     both = f"{bytes_text(mine)} a step, {rival.name} {bytes_text(theirs)}"
     if mine * ABOUT < theirs:
-        return f", and sends less: {both}"
+        return f"; this plan sends less: {both}"
     if theirs * ABOUT < mine:
-        return f", and sends more: {both}"
-    return f", and sends about as much: {both}"
+        return f"; this plan sends more: {both}"
+    return f"; both send about as much: {both}"
 
 
 def tokens_of(target: Target | None) -> int | None:

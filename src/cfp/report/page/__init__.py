@@ -30,21 +30,23 @@ from cfp.blocks import MEANING
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.planning.scaling import Scaled
+from cfp.profile.measure.measurement import Provenance
 from cfp.report.collectives import fold_collectives
-from cfp.report.evidence import (
-    all_steps,
-    measured_steps,
-    own_name,
-    prediction_error,
-    segment_rows,
-    splits_legend,
-    step_rows,
-)
+from cfp.report.evidence import segment_rows
 from cfp.report.page.arguments import arguments_of
 from cfp.report.page.options import options_data
 from cfp.report.page.provenance import provenance_of
-from cfp.report.page.strip import strip_of
+from cfp.report.page.strip import plain_split, strip_of, strip_words
 from cfp.report.page.why_not import alternatives, signed_bytes, signed_time
+from cfp.report.scaling import scaling_rows
+from cfp.report.steps import (
+    all_steps,
+    how_known,
+    measured_steps,
+    own_name,
+    prediction_error,
+    step_rows,
+)
 from cfp.report.text import mesh_text, part_text, segments_text, shape_text, time_text
 from cfp.report.verdict import speedups, verdict_lines
 from cfp.writing import write_whole
@@ -71,7 +73,8 @@ def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
 
     evidence = plan.evidence
     faster = [] if evidence is None else speedups(evidence)
-    charts = charts_of(plan, faster)
+    strip = strip_of(plan)
+    charts = charts_of(plan, faster, scaling)
     return (
         _environment()
         .get_template("page.html")
@@ -81,9 +84,9 @@ def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
             mesh=mesh_text(plan),
             verdict=verdict_lines(plan),
             speedups=faster,
-            strip=strip_of(plan),
+            strip=strip,
+            words=strip_words(strip),
             costs=[] if evidence is None else segment_rows(evidence),
-            legend=[] if evidence is None else splits_legend(evidence),
             measured=[]
             if evidence is None
             else [(title, step_rows(steps)) for title, steps in measured_steps(evidence)],
@@ -94,6 +97,8 @@ def render_page(plan: Plan, scaling: Sequence[Scaled] = ()) -> str:
             arguments=arguments_of(plan),
             collectives=_collectives(plan),
             provenance=provenance_of(plan),
+            how=Provenance.MEASURED if evidence is None else how_known(evidence),
+            scaling=scaling_rows(scaling),
             charts=charts,
             data=as_json({"charts": charts, "kinds": options_data(plan)}),
             style=_asset("page.css"),
@@ -117,7 +122,7 @@ def split_class(word: str) -> str:
     >>> split_class("output features"), split_class("groups (2)"), split_class("what is this")
     ('output-features', 'groups', 'other')
     """
-    plain = word.partition(" (")[0]
+    plain = plain_split(word)
     return plain.replace(" ", "-") if plain in MEANING else "other"
 
 
@@ -144,7 +149,6 @@ def _environment() -> jinja2.Environment:
         signed_time=signed_time,
         signed_bytes=signed_bytes,
     )
-    made.globals.update(meaning=MEANING)
     return made
 
 

@@ -20,8 +20,10 @@ from bokeh.resources import Resources
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence
-from cfp.report.evidence import all_steps, own_name, prediction_error, segment_rows
+from cfp.planning.scaling import Scaled
+from cfp.report.evidence import segment_rows
 from cfp.report.page.figures import legend_above, memory_unit, new_figure, point_labels, short_label
+from cfp.report.steps import all_steps, how_known, own_name, prediction_error
 from cfp.report.text import time_text
 from cfp.report.verdict import Speedup
 
@@ -36,7 +38,9 @@ def bokeh_script() -> str:
     return "\n".join(found)
 
 
-def charts_of(plan: Plan, speedups: Sequence[Speedup]) -> dict[str, Any]:
+def charts_of(
+    plan: Plan, speedups: Sequence[Speedup], scaling: Sequence[Scaled] = ()
+) -> dict[str, Any]:
     """Returns the charts that there is something to show in, as Bokeh's JSON, by the id of their
     place in the page."""
     evidence = plan.evidence
@@ -48,6 +52,7 @@ def charts_of(plan: Plan, speedups: Sequence[Speedup]) -> dict[str, Any]:
         "chart-options": _options() if evidence.kinds else None,
         "chart-frontier": _frontier(plan, evidence) if len(evidence.frontier) > 1 else None,
         "chart-predicted": _predicted(evidence),
+        "chart-scaling": _scaling([row for row in scaling if row.best]),
     }
     return {at: json_item(chart, ID(at)) for at, chart in made.items() if chart is not None}
 
@@ -151,7 +156,8 @@ def _options() -> Any:
         height=10,
         width=COLOUR_BAR,
         padding=4,
-        border_line_alpha=0.0,
+        border_line_color=None,
+        background_fill_color=None,
     )
     chart.add_layout(bar, "above")
     chart.xaxis.axis_label = "MiB on a device"
@@ -184,7 +190,8 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
             "time": [step.time_s * 1e3 for step in steps],
             "label": [own_name(step, evidence) for step in steps],
             "said": [
-                f"{own_name(step, evidence)}, measured: {time_text(step.time_s)}" for step in steps
+                f"{own_name(step, evidence)}, {step.provenance}: {time_text(step.time_s)}"
+                for step in steps
             ],
         }
     )
@@ -196,7 +203,7 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
             marker="diamond",
             size=12,
             color=ORANGE,
-            legend_label="full steps, measured",
+            legend_label=f"full steps, {how_known(evidence)}",
         )
         chart.add_layout(point_labels(measured, "memory", "time", "label"))
     if plan.predicted is not None:
@@ -219,6 +226,33 @@ def _frontier(plan: Plan, evidence: Evidence) -> Any:
     return chart
 
 
+def _scaling(best: Sequence[Scaled]) -> Any | None:
+    """Returns the steps per second of the best plans against the number of devices, beside what the
+    same speed of each device would give."""
+    if len(best) < 2:
+        return None
+    first, most = best[0], best[-1].devices
+    source = ColumnDataSource(
+        {
+            "devices": [row.devices for row in best],
+            "speed": [1 / row.time_s for row in best],
+            "label": ["x".join(map(str, row.mesh)) for row in best],
+            "said": [f"{time_text(row.time_s)}, {row.efficiency:.0%} efficient" for row in best],
+        }
+    )
+    chart = new_figure(LOW, [("", "@said")])
+    ideal = [0, most / first.devices / first.time_s]
+    chart.line([0, most], ideal, color=GREY, line_dash="dashed", legend_label="the same speed each")
+    chart.line("devices", "speed", source=source, color=BLUE, line_width=2)
+    chart.scatter("devices", "speed", source=source, size=9, color=BLUE, legend_label="best mesh")
+    chart.add_layout(point_labels(source, "devices", "speed", "label"))
+    chart.xaxis.axis_label = "devices"
+    chart.yaxis.axis_label = "steps a second"
+    chart.x_range.start = chart.y_range.start = 0
+    legend_above(chart)
+    return chart
+
+
 def _predicted(evidence: Evidence) -> Any | None:
     steps = all_steps(evidence)
     known = [step for step in steps if step.ran and step.predicted_s is not None]
@@ -234,7 +268,7 @@ def _predicted(evidence: Evidence) -> Any | None:
             "label": [own_name(step, evidence) for step in known],
             "said": [
                 f"{own_name(step, evidence)}: {time_text(step.predicted_s or 0.0)} predicted, "
-                f"{time_text(step.time_s)} measured ({prediction_error(step)})"
+                f"{time_text(step.time_s)} {step.provenance} ({prediction_error(step)})"
                 for step in known
             ],
         }
@@ -248,6 +282,6 @@ def _predicted(evidence: Evidence) -> Any | None:
     chart.x_range.start = chart.y_range.start = 0
     chart.x_range.end = chart.y_range.end = top
     chart.xaxis.axis_label = "ms predicted"
-    chart.yaxis.axis_label = "ms measured"
+    chart.yaxis.axis_label = f"ms {how_known(evidence)}"
     legend_above(chart)
     return chart

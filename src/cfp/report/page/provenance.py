@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from cfp.plan import Plan
 from cfp.plan.evidence import Evidence
 from cfp.profile.measure.full_step import ALONE
+from cfp.report.steps import how_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,24 @@ def command_of(plan: Plan) -> str | None:
 
 
 def _numbers(evidence: Evidence) -> tuple[tuple[str, str], ...]:
+    found = _measured(evidence)
+    links = evidence.links
+    if links is None:
+        return found
+    return (
+        (
+            "communication",
+            f"replayed, not measured: {links.stand_ins} stood in for all devices, and links say "
+            f"what collectives take: {links.show()}",
+        ),
+        *((name, source) for name, source in found if name != "computing and communicating"),
+    )
+
+
+def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     measured = evidence.programs - evidence.loaded
     rounds = len(evidence.confirmed[0].runs_s) if evidence.confirmed else 0
+    how = how_known(evidence)
     decided = len(evidence.steps[0].runs_s) if evidence.steps else 0
     return (
         (
@@ -66,9 +83,9 @@ def _numbers(evidence: Evidence) -> tuple[tuple[str, str], ...]:
         ),
         (
             "time of a full step",
-            f"measured: medians of {rounds} fresh rounds, every plan in every round"
+            f"{how}: medians of {rounds} fresh rounds, every plan in every round"
             if rounds
-            else f"measured in the {decided} rounds that decided the choice"
+            else f"{how} in the {decided} rounds that decided the choice"
             if decided
             else "not measured",
         ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cfp.blocks import REPLICATED
+from cfp.blocks import MEANING, REPLICATED
 from cfp.plan import Plan
 from cfp.plan.measured_kinds import MeasuredBlock, MeasuredKind
 from cfp.report.plan import fold_seed
@@ -59,6 +59,23 @@ def strip_of(plan: Plan) -> list[Fold]:
         found = tuple(_segment(plan, at, kind_of.get(at[0])) for at in members)
         folds.append(Fold(count, found))
     return folds
+
+
+def strip_words(strip: Sequence[Fold]) -> dict[str, str]:
+    """Returns the words for splits that the strip has, with their meanings."""
+    used = {
+        plain_split(split)
+        for one in strip
+        for segment in one.segments
+        for block in segment.blocks
+        for _, split in block.splits
+    }
+    return {word: means for word, means in MEANING.items() if word in used}
+
+
+def plain_split(word: str) -> str:
+    """Returns the word for a split without its number: `groups` for `groups (2)`."""
+    return word.partition(" (")[0]
 
 
 def fold(keys: Sequence[object]) -> list[tuple[int, int, int]]:
