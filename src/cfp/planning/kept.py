@@ -17,7 +17,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from cfp.profile.programs.machine import Machine
 from cfp.version import VERSION
 
 FORMAT = 1  # raise it when the same key would stand for another question
+NOT_ASKED = {"cache_dir", "isolate"}  # options that say where a plan is made, and not which one
 
 
 def key_of_plan(analysis: Analysis, mesh: Mesh, options: Options, team: Team | None) -> str:
@@ -45,18 +46,16 @@ def key_of_plan(analysis: Analysis, mesh: Mesh, options: Options, team: Team | N
     machine = Machine.of(mesh)
     if team is not None:
         machine = machine.on(mesh, team.host_numbers())
-    asked = {
-        "memory_limit_bytes": options.limit_bytes(mesh),
+    resolved = {
+        "memory_limit": options.limit_bytes(mesh),
         "pins": sorted((path, str(spec)) for path, spec in (options.pins or {}).items()),
-        "budget_s": None if options.budget_s is None else float(options.budget_s),
-        "audited": options.audited,
+        "budget": None if options.budget_s is None else float(options.budget_s),
+        "audit": options.audited,
         "beside": list(options.beside),
-        "sequence": options.sequence,
-        "outer_batch": options.outer_batch,
-        "recompute": options.recompute,
-        "exhaustive": options.exhaustive,
         "effort": None if options.effort is None else asdict(options.effort),
     }
+    names = [field.name for field in fields(options) if field.name not in NOT_ASKED]
+    asked = {name: resolved.get(name, getattr(options, name)) for name in names}
     question = [
         [FORMAT, PLAN_VERSION, VERSION],
         program_digest(whole_step(analysis)),
