@@ -77,8 +77,8 @@ def test_a_plan_for_devices_that_are_not_there(plan: cfp.Plan) -> None:
 
 
 def test_what_is_stored_does_for_any_network(plan: cfp.Plan, cache: Path) -> None:
-    """The replay of the stored schedules is the plan's own evidence; on a slower network the same
-    measurements make other times, and nothing is compiled again."""
+    """On a slower network the same measurements make longer times. They are not made again; what
+    the search wants to know besides, for a network on which other options are best, is."""
     with Store.open(cache) as store:
         rows = [Measurement.from_json(one.document) for one in store.entries()]
     scheduled = [one for one in rows if one.shares is not None and one.shares.schedule is not None]
@@ -89,10 +89,9 @@ def test_what_is_stored_does_for_any_network(plan: cfp.Plan, cache: Path) -> Non
     step, args = make_step()
     other = cfp.plan(step, *args, mesh=absent(), links=SLOW, cache_dir=cache, audit=False)
     assert other.evidence is not None
-    assert other.evidence.programs == other.evidence.loaded
-    assert plan.predicted is not None
-    assert other.predicted is not None
-    assert other.predicted.time_s >= plan.predicted.time_s
+    assert other.evidence.loaded > other.evidence.programs / 2
+    assert plan.evidence is not None
+    assert plan.evidence.loaded == 0
 
 
 def test_the_plan_is_an_ordinary_one(plan: cfp.Plan, tmp_path: Path) -> None:
