@@ -32,7 +32,7 @@ from cfp.plan.evidence import Evidence
 from cfp.plan.fields import Fields, read_fields
 from cfp.plan.measured_kinds import check_kinds
 from cfp.plan.pins import layout_of
-from cfp.plan.plan import Plan, PlannedValue, Predicted
+from cfp.plan.plan import Plan, PlannedValue, Predicted, known_collectives
 from cfp.plan.target import target_of
 from cfp.plan.tensor import PlannedTensor
 from cfp.segments.keep import Keep
@@ -95,7 +95,7 @@ def plan_from_json(document: Mapping[str, Any], mesh: AnyMesh) -> Plan:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Returns plain data, for `json.dumps`."""
     names = plan.mesh.axis_names
-    collectives = plan.known_collectives()  # saving compiles nothing
+    collectives = known_collectives(plan)  # saving compiles nothing
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,

@@ -198,19 +198,6 @@ class Plan:
         found: tuple[Collective, ...] = bound.compiled["collectives"]
         return found
 
-    def known_collectives(self) -> tuple[Collective, ...] | None:
-        """Returns the collectives where they are known by now; compiles nothing."""
-        if self.bound is None:
-            return self.saved_collectives
-        found: tuple[Collective, ...] | None = self.bound.compiled.get("collectives")
-        return found
-
-    def learn_collectives(self, found: Iterable[MeshCollective]) -> None:
-        """Takes the collectives of this plan's step from whoever compiled it, so that it need not
-        be compiled again."""
-        bound = self.known("learn_collectives")
-        bound.compiled.setdefault("collectives", name_collectives(found, bound.analysis, self.mesh))
-
     def compiled(self) -> Any:
         """Returns the step as XLA compiled it for this plan's mesh; nothing runs."""
         bound = self.known("compiled")
@@ -289,3 +276,19 @@ class Plan:
                 "plan = plan.bind(step, *args) first."
             )
         return self.bound
+
+
+def known_collectives(plan: Plan) -> tuple[Collective, ...] | None:
+    """Returns the collectives of a plan where they are known by now; compiles nothing."""
+    if plan.bound is None:
+        return plan.saved_collectives
+    found: tuple[Collective, ...] | None = plan.bound.compiled.get("collectives")
+    return found
+
+
+def learn_collectives(plan: Plan, found: Iterable[MeshCollective]) -> None:
+    """Hands a plan the collectives of its step from whoever compiled it, so that it need not be
+    compiled again."""
+    bound = plan.known("learn_collectives")
+    named = name_collectives(found, bound.analysis, plan.mesh)
+    bound.compiled.setdefault("collectives", named)

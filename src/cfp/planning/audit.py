@@ -13,6 +13,7 @@ from cfp.memory_size import bytes_text
 from cfp.plan import Plan
 from cfp.plan.evidence import MeasuredStep
 from cfp.plan.measured_kinds import short_sent
+from cfp.plan.plan import learn_collectives
 from cfp.profile.measure.budget import CHOOSING_S
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.confidence import EQUIVALENT, Verdict, median_interval
@@ -131,7 +132,7 @@ def _step(
     low_s, high_s = median_interval(runs_s)
     sent = None
     if plan is not None and found.collectives is not None:
-        plan.learn_collectives(found.collectives)
+        learn_collectives(plan, found.collectives)
         graph = plan.known("audit").analysis.graph
         sent = short_sent(sent_by([ProgramSends(graph, 1.0, found.collectives)]))
     shares = found.split()

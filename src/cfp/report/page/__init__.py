@@ -29,6 +29,7 @@ from markupsafe import Markup
 from cfp.blocks import MEANING
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
+from cfp.plan.plan import known_collectives
 from cfp.planning.scaling import Scaled
 from cfp.profile.measure.measurement import Provenance
 from cfp.report.collectives import fold_collectives
@@ -127,7 +128,7 @@ def split_class(word: str) -> str:
 
 
 def _collectives(plan: Plan) -> list[Any] | None:
-    found = plan.known_collectives()
+    found = known_collectives(plan)
     return None if found is None else list(fold_collectives(plan, found))
 
 
