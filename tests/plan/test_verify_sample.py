@@ -104,8 +104,8 @@ def spoil_output(monkeypatch, path, spoil) -> None:
     """The sharded step gives `spoil(output)` for one output."""
     rebuild = bound.rebuild
 
-    def spoilt(graph, inputs, touch, debug):
-        outputs = rebuild(graph, inputs, touch, debug)
+    def spoilt(graph, *rest):
+        outputs = rebuild(graph, *rest)
         at = graph.output_paths.index(path)
         outputs[at] = spoil(outputs[at])
         return outputs
