@@ -1,7 +1,11 @@
-"""What a memory limit does: LLaMA with growing layers and growing batch under a fixed limit.
+"""What a memory limit does: the step's time under limits from generous to impossible.
 
-The paper's memory figure. On 4 virtual CPU devices, which have no limit of their own, the limit is
-`--limit` per device for every case. A plan fits if the compiler says that its step needs no more.
+On 4 virtual CPU devices, which have no limit of their own. Limits are shares of what CFP's plan
+without a limit needs. At each, CFP plans with recomputation and without, and both plans run in turn
+with the templates that fit. A plan fits if the compiler says that its step needs no more. "FSDP,
+checkpointed" is FSDP in which every segment keeps what comes in and computes the rest again, as
+with `jax.checkpoint` around each: XLA's compiler for CPUs undoes the hand-written form outside of
+loops (`cfp.layouts.constrain`), so CFP's own stands for it.
 
 `python -m bench.memory_limit` writes bench/results/memory_limit.md. Stopped, it goes on where it
 was (`--store`). For times worth keeping run it on an idle machine.
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,136 +25,191 @@ from rich.console import Console
 
 import cfp
 from bench.environment import made_by
-from bench.planned import SHAPE, make_case
+from bench.planned import MODELS, SHAPE, Case, make_case
+from cfp import Plan
 from cfp.errors import CfpError
-from cfp.memory_size import bytes_text, parse_memory
+from cfp.memory_size import bytes_text
 from cfp.profile.measure.rounds import USUAL
+from cfp.profile.programs.kinds import find_kinds
 from cfp.report import TerminalProgress
+from cfp.segments.keep import Keep
+from cfp.templates.by_name import make_templates
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
-BESIDE = ("data_parallel", "alpa", "zero1", "fsdp")
-LIMIT = "44MiB"
-CASES = ((2, 16), (3, 16), (4, 16), (5, 16), (4, 8), (4, 24))  # layers, batch
+TEMPLATES = ("data_parallel", "megatron", "zero1", "fsdp")
+CHECKPOINTED = "fsdp, checkpointed"
+OURS = {"cfp": "auto", "cfp without recomputation": "as written"}  # name -> `recompute`
+NAMES = (*OURS, *TEMPLATES, CHECKPOINTED)
+SHARES = (1.2, 0.9, 0.75, 0.6, 0.5, 0.4, 0.3)  # of what the plan without a limit needs
+BATCH = 64  # activations are most of the memory
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    layers: int
-    batch: int
+    """One limit of one model. `steps` has seconds and bytes of the plans that fit and ran, `why`
+    the reason of those that are not there. `predicted_bytes` and `splits` are of CFP's plan."""
+
+    model: str
+    share: float
+    limit_bytes: int
+    steps: dict[str, tuple[float, int]]
+    why: dict[str, str]
+    predicted_bytes: int | None
     splits: str
-    predicted_bytes: int
-    mixed: int  # ways to split the layer that the plan uses
-    steps: dict[str, Any]
-    why: str
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--limit", default=LIMIT)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)))
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--layers", type=int, default=None, help="of every model")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--rounds", type=int, default=16, help="in which the plans run in turn")
     parser.add_argument("--store", type=Path, default=Path(".bench_store"))
     parser.add_argument("--wave", type=int, default=4, help="programs compiled at once")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    limit = parse_memory(options.limit)
+    options.store.mkdir(parents=True, exist_ok=True)
     done = options.store / "memory_limit.json"
     rows = [Row(**row) for row in json.loads(done.read_text())] if done.exists() else []
-    for layers, batch in CASES:
-        if not any((row.layers, row.batch) == (layers, batch) for row in rows):
-            rows.append(run(layers, batch, limit, options.store, options.wave))
+    known = {(row.model, row.share) for row in rows}
+    for model in options.models.split(","):
+        shares = [float(share) for share in options.shares.split(",")]
+        todo = [share for share in shares if (model, share) not in known]
+        for row in run(model, todo, options) if todo else ():
+            rows.append(row)
             done.write_text(json.dumps([asdict(row) for row in rows]))
-            options.out.write_text(render(rows, limit))
-    print(options.out.read_text())
+            options.out.write_text(render(rows, options.batch))
+    print(render(rows, options.batch))
 
 
-def run(layers: int, batch: int, limit: int, store: Path, wave: int) -> Row:
-    case = make_case("llama", batch, (4,), layers=layers)
-    try:
-        with TerminalProgress(Console(stderr=True)) as progress:
-            plan = cfp.plan(
-                case.step,
-                *case.args,
-                mesh=case.mesh,
-                memory_limit=limit,
-                beside=BESIDE,
-                cache_dir=store,
-                effort=replace(USUAL, wave=wave),
-                progress=progress,
-            )
-    except CfpError as error:
-        return Row(layers, batch, "", 0, 0, {}, str(error))
+def run(model: str, shares: list[float], options: argparse.Namespace) -> Any:
+    """Yields the rows of a model."""
+    sizes = {} if options.layers is None else {"layers": options.layers}
+    case = make_case(model, options.batch, (4,), size=options.size, **sizes)
+    free = plan_of(case, None, "auto", options)
+    made = make_templates(TEMPLATES, case.step, case.args, case.mesh)
+    others = {name: one for name, one in made.items() if isinstance(one, Plan)}
+    if "fsdp" in others:
+        others[CHECKPOINTED] = checkpointed(others["fsdp"], case)
+    for share in shares:
+        limit = int(share * free.memory_bytes())
+        plans, why = dict[str, Plan](), {n: w for n, w in made.items() if isinstance(w, str)}
+        for name, recompute in OURS.items():
+            try:
+                plans[name] = plan_of(case, limit, recompute, options)
+            except CfpError as error:
+                why[name] = str(error)
+        ours = plans.get("cfp")
+        for name, plan in others.items():
+            if plan.memory_bytes() <= limit:
+                plans[name] = plan
+            else:
+                why[name] = f"needs {bytes_text(plan.memory_bytes())}"
+        yield Row(
+            model,
+            share,
+            limit,
+            measure(case, plans, options.rounds),
+            why,
+            None if ours is None or ours.predicted is None else ours.predicted.memory_bytes,
+            "" if ours is None else splits_of(ours),
+        )
+
+
+def plan_of(case: Case, limit: int | None, recompute: str, options: argparse.Namespace) -> Plan:
+    with TerminalProgress(Console(stderr=True)) as progress:
+        return cfp.plan(
+            case.step,
+            *case.args,
+            mesh=case.mesh,
+            memory_limit=limit,
+            recompute=recompute,
+            cache_dir=options.store,
+            effort=replace(USUAL, wave=options.wave),
+            progress=progress,
+        )
+
+
+def checkpointed(plan: Plan, case: Case) -> Plan:
+    """Returns the plan with every segment keeping what comes in."""
+    bound = plan.known("bench")
+    again = [
+        level.at(place.equations[0])
+        for kind in find_kinds(case.analysis)
+        if (level := kind.levels.get(Keep.INPUTS) or kind.levels.get(Keep.CONTRACTIONS))
+        for place in kind.places
+    ]
+    layouts = replace(bound.layouts, again=tuple(again))
+    return replace(plan, bound=replace(bound, layouts=layouts, compiled={}))
+
+
+def measure(case: Case, plans: Mapping[str, Plan], rounds: int) -> dict[str, tuple[float, int]]:
+    if not plans:
+        return {}
+    found = cfp.compare(case.step, *case.args, mesh=case.mesh, plans=plans, rounds=rounds)
+    return {p.name: (p.time_s, p.memory_bytes) for p in found.plans if p.failed is None}
+
+
+def splits_of(plan: Plan) -> str:
     assert plan.evidence is not None
-    assert plan.predicted is not None
-    kinds = [segment.kind for segment in case.analysis.segments]
-    layer = max(set(kinds), key=kinds.count)
-    of_layer = {
-        segment.splits
-        for kind, segment in zip(kinds, plan.evidence.segments, strict=True)
-        if kind == layer
-    }
-    confirmed = plan.evidence.confirmed
-    steps = {step.name: asdict(step) for step in confirmed if step.name in BESIDE}
     splits = [segment.splits for segment in plan.evidence.segments]
-    return Row(
-        layers,
-        batch,
-        "; ".join(f"{splits.count(s)}x {s}" for s in dict.fromkeys(splits)),
-        plan.predicted.memory_bytes,
-        len(of_layer),
-        {"cfp": asdict(confirmed[0]), **steps},
-        "",
-    )
+    return "; ".join(f"{splits.count(s)}x {s}" for s in dict.fromkeys(splits))
 
 
-def render(rows: list[Row], limit: int) -> str:
+def render(rows: list[Row], batch: int) -> str:
     sizes = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     lines = [
         "# Under a memory limit",
         "",
         made_by("bench.memory_limit"),
         "",
-        f"LLaMA of size `small`, {sizes}, 4 virtual CPU devices, {bytes_text(limit)} each. "
-        "Milliseconds of a full step, run in turn; in brackets MiB by the compiler; struck out "
-        "what exceeds the limit. `mixed`: ways to split the layer that CFP's plan uses at once.",
+        f"Models of size `small`, batch {batch}, {sizes}, 4 virtual CPU devices. Milliseconds of "
+        "a full step, run in turn; in brackets MiB by the compiler; `-` where a plan does not fit. "
+        "Limits are per device; the share is of what CFP's plan without a limit needs.",
         "",
-        "| layers | batch | CFP | predicted MiB (error) | mixed | "
-        + " | ".join(BESIDE)
-        + " | ZeRO-1 / CFP |",
-        "|---|---|---|---|---|" + "---|" * (len(BESIDE) + 1),
+        "| model | limit MiB (share) | " + " | ".join(NAMES) + " | predicted MiB (error) |",
+        "|---|---|" + "---|" * (len(NAMES) + 1),
     ]
     errors = []
     for row in rows:
-        if row.why:
-            lines.append(f"| {row.layers} | {row.batch} | {row.why} |")
-            continue
-        ours, zero1 = row.steps["cfp"], row.steps["zero1"]
-        off = row.predicted_bytes / ours["memory_bytes"] - 1
-        errors.append(abs(off))
-        cells = [_cell(row.steps[name], limit) for name in BESIDE]
-        lines.append(
-            f"| {row.layers} | {row.batch} | {_cell(ours, limit)} | "
-            f"{row.predicted_bytes / 2**20:.1f} ({off:+.1%}) | {row.mixed} | {' | '.join(cells)} | "
-            f"{_ratio(zero1, ours)} |"
-        )
+        cells = [_cell(row.steps.get(name)) for name in NAMES]
+        off = ""
+        if row.predicted_bytes is not None and "cfp" in row.steps:
+            error = row.predicted_bytes / row.steps["cfp"][1] - 1
+            errors.append(abs(error))
+            off = f"{row.predicted_bytes / 2**20:.1f} ({error:+.1%})"
+        limit = f"{row.limit_bytes / 2**20:.1f} ({row.share:g})"
+        lines.append(f"| {row.model} | {limit} | {' | '.join(cells)} | {off} |")
     if errors:
+        median, worst = statistics.median(errors), max(errors)
         lines += [
             "",
-            f"Memory, predicted against compiled: median error "
-            f"{statistics.median(errors):.1%}, worst {max(errors):.1%}.",
+            f"Memory, predicted against compiled: median error {median:.1%}, worst {worst:.1%}.",
         ]
-    lines += ["", "CFP's plans:", ""]
-    lines += [f"- {row.layers} layers, batch {row.batch}: {row.splits}" for row in rows]
+    lines += ["", *_gains(rows), "", "CFP's plans:", ""]
+    lines += [f"- {row.model} at {row.share:g}: {row.splits or row.why['cfp']}" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def _ratio(step: dict[str, Any], to: dict[str, Any]) -> str:
-    return "-" if step["measured_s"] is None else f"{step['measured_s'] / to['measured_s']:.2f}"
+def _gains(rows: list[Row]) -> list[str]:
+    """Says how CFP compares with the checkpointed FSDP where that one just fits."""
+    found = []
+    for model in dict.fromkeys(row.model for row in rows):
+        fit = [r for r in rows if r.model == model and {"cfp", CHECKPOINTED} <= r.steps.keys()]
+        if fit:
+            row = min(fit, key=lambda one: one.share)
+            ratio = row.steps[CHECKPOINTED][0] / row.steps["cfp"][0]
+            found.append(
+                f"- {model}: at the smallest limit at which {CHECKPOINTED} fits ({row.share:g}), "
+                f"it takes {ratio:.2f} times as long as CFP's plan."
+            )
+    return found
 
 
-def _cell(step: dict[str, Any], limit: int) -> str:
-    if step["measured_s"] is None:
-        return "-"
-    text = f"{step['measured_s'] * 1e3:.1f} ({step['memory_bytes'] / 2**20:.1f})"
-    return text if step["memory_bytes"] <= limit else f"~~{text}~~"
+def _cell(step: tuple[float, int] | None) -> str:
+    return "-" if step is None else f"{step[0] * 1e3:.1f} ({step[1] / 2**20:.1f})"
 
 
 if __name__ == "__main__":

@@ -48,10 +48,12 @@ class Case:
     analysis: Analysis
 
 
-def make_case(model: str, batch: int, shape: Sequence[int], **options: Any) -> Case:
+def make_case(
+    model: str, batch: int, shape: Sequence[int], size: str = "small", **options: Any
+) -> Case:
     mesh = make_mesh(shape, "cpu")
     sizes = {"layers": LAYERS + (model in EVEN), **SHAPE, **options}
-    step, args = make_step(config(model, "small", batch=batch, **sizes), abstract=True)
+    step, args = make_step(config(model, size, batch=batch, **sizes), abstract=True)
     step = jax.jit(step, donate_argnums=0)
     return Case(model, batch, mesh, step, args, analyze(step, *args, mesh_shape=tuple(shape)))
 
