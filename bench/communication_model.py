@@ -6,7 +6,7 @@ that follows the blocks, or ZeRO-1, or FSDP. Each runs as a full step, in turn w
 processes of the cluster, and the profiler shows its communication (transfer and waiting on an
 average device). Beside it stands what the links say:
 
-    modelled = sum over the collectives of the compiled step of times x Network.time_s(...)
+    modelled = sum over the collectives of the compiled step, tensor by tensor, of Network.time_s
     error    = |modelled / measured - 1|
     tau      = Kendall's rank correlation with the measured communication; the second figure is over
                pairs that differ by more than 5 % when measured
@@ -35,7 +35,7 @@ from bench.cluster.spec import read_spec
 from bench.clustered import CFP, MODELS, NAMES, SHAPE, Cell, add_cell_options, joined, run_inside
 from bench.environment import made_by, told
 from bench.rank import kendall
-from cfp import Plan, analyze, compare, templates
+from cfp import Collective, Plan, analyze, compare, templates
 from cfp.blocks.feedback import find_feedback
 from cfp.devices import axis_names, make_mesh
 from cfp.layouts.state import State
@@ -118,20 +118,26 @@ def compare_model(cell: Cell, count: int, store: Path, network: Network) -> list
     measured = measure(cell, count, store)
     rows = []
     for name, plan in draw(step, args, mesh, count):
-        one = measured.get(name)
-        if one is None or one.failed is not None:
-            why = "not measured" if one is None else one.failed
+        found = measured.get(name)
+        if found is None or found.failed is not None:
+            why = "not measured" if found is None else found.failed
             print(f"{cell.name}: {name} is left out: {why}", file=sys.stderr)
             continue
         collectives = plan.collectives()
-        modelled_s = sum(
-            c.times * network.time_s(c.kind, c.axes or mesh.axis_names, c.bytes)
-            for c in collectives
-        )
-        count_ = sum(c.times for c in collectives)
-        rows.append(Row(name, one.communication_s, modelled_s, volume(plan), count_))
+        modelled_s = sum(model(network, one) for one in collectives)
+        runs = sum(one.times for one in collectives)
+        rows.append(Row(name, found.communication_s, modelled_s, volume(plan), runs))
         print(f"{cell.name}: {rows[-1]}", file=sys.stderr, flush=True)
     return rows
+
+
+def model(network: Network, one: Collective) -> float:
+    """Returns the seconds that a collective takes in a step, by the links. CPUs run a merged one
+    tensor by tensor; the pieces of an all-to-all are one tensor."""
+    axes = one.axes or network.axes  # one along a part of an axis counts as along all
+    whole = one.kind == "all-to-all"
+    sizes = [one.bytes] if whole else [origin.bytes for origin in one.origins]
+    return one.times * sum(network.time_s(one.kind, axes, size) for size in sizes)
 
 
 def measure(cell: Cell, count: int, store: Path) -> dict[str, Measured]:
