@@ -28,6 +28,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # these run in tests of their own, or show what a stage is made of
 ELSEWHERE = {"plans.md": "tests/cli", "profiling.md": "tests/profile", "architecture.md": "itself"}
+ELSEWHERE |= {"gpus.md": "tests/gpu, where there is one"}
 # classes that functions return, and what is no function
 NO_EXAMPLE = {"Analysis", "Checked", "Collective", "ComparedPlan", "Comparison", "Plan"}
 NO_EXAMPLE |= {"CfpError", "PlanWarning", "__version__"}
@@ -84,6 +85,7 @@ def test_snippets_run(project: dict[str, Any]) -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
     for page in PAGES:
         if page.name in ELSEWHERE:
+            assert all(compile(snippet, page.name, "exec") for snippet in fences(page, "python"))
             continue
         step, args = project["make_step"]()
         names = {"jax": jax, "cfp": cfp, "step": step, "args": args, "mesh": mesh}
