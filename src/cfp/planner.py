@@ -190,7 +190,8 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         )
     evidence = gather_evidence(proposals, chosen, campaign, watch.spent())
     levels = campaign.machine.levels(task.mesh.axis_names)
-    notes = (*analysed.notes, *chosen.notes, *levels, *stand_in_notes(campaign))
+    network = () if task.network is None else task.network.notes(campaign.machine.device_kind)
+    notes = (*analysed.notes, *chosen.notes, *levels, *network)
     plan = replace(chosen.proposal.plan, notes=notes, evidence=evidence)
     if task.network is None:
         return plan
@@ -291,24 +292,6 @@ def gather_evidence(
         flops=model_flops(graph),
         peak_flops=peak_flops(campaign.machine.device_kind, product_dtype(graph)),
     )
-
-
-def stand_in_notes(campaign: Campaign) -> list[str]:
-    """Says what was not measured of a mesh that is not there, and by what it was replaced."""
-    network, machine = campaign.network, campaign.machine
-    if network is None:
-        return []
-    kind = machine.device_kind
-    others = {link.name: link.device for link in network.links if not link.is_between(kind)}
-    notes = [
-        f"The link {name} is between {device} devices, and {kind} stood in for them: computing is "
-        "that of the one, communication that of the other."
-        for name, device in others.items()
-    ]
-    if network.unknown_errors:
-        names = ", ".join(network.unknown_errors)
-        notes.append(f"Nobody knows the error of {names}: plans that seem to differ may be level.")
-    return notes
 
 
 def notes_of(analysis: Analysis) -> tuple[str, ...]:

@@ -119,6 +119,18 @@ def test_the_error_is_that_of_the_worst_link() -> None:
     assert Network(("c",), (2,), (known("c", None),)).error is None
 
 
+def test_what_one_should_know_of_the_links_is_said() -> None:
+    h200, ib = load_link("h200_nvlink"), load_link("ib_400g")
+    assert Network(("x",), (8,), (h200,)).notes("NVIDIA H200") == []
+    assert Network(("x", "y"), (2, 16), (ib, h200)).notes("NVIDIA H100 80GB HBM3") == [
+        "The link h200_nvlink is between NVIDIA H200 devices, and NVIDIA H100 80GB HBM3 stood in "
+        "for them: computing is that of the one, communication that of the other.",
+        "The link h200_nvlink has no times of 16 devices (axis y): they are filled in by a model "
+        "of rings and trees.",
+        "Nobody knows the error of ib_400g: plans that seem to differ may be level.",
+    ]
+
+
 def test_unknown_axes_are_refused() -> None:
     network = Network(("a",), (2,), (straight("s", 1.0, 1.0),))
     with pytest.raises(CfpError, match=r"The mesh has no axis `b`: its axes are a\."):

@@ -60,6 +60,28 @@ class Network:
         levels = self._levels(axes)
         return len(levels) > 1 or any(not link.has(collective, n) for link, n in levels)
 
+    def notes(self, device_kind: str) -> list[str]:
+        """Says what one should know of times by these links, where devices of this kind stand in
+        for those of the mesh."""
+        others = {link.name: link.device for link in self.links if not link.is_between(device_kind)}
+        notes = [
+            f"The link {name} is between {device} devices, and {device_kind} stood in for them: "
+            "computing is that of the one, communication that of the other."
+            for name, device in others.items()
+        ]
+        notes += [
+            f"The link {link.name} has no times of {size} devices (axis {axis}): they are filled "
+            "in by a model of rings and trees."
+            for axis, size, link in zip(self.axes, self.sizes, self.links, strict=True)
+            if link.error is not None and self.filled_in("all-reduce", (axis,))
+        ]
+        if self.unknown_errors:
+            names = ", ".join(self.unknown_errors)
+            notes.append(
+                f"Nobody knows the error of {names}: plans that seem to differ may be level."
+            )
+        return notes
+
     def show(self) -> str:
         """Returns the network as text, an axis a line."""
         lines = []
