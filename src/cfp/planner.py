@@ -147,7 +147,7 @@ class Task:
     args: tuple[Any, ...]
     mesh: AnyMesh
     options: Options
-    network: Network | None
+    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)

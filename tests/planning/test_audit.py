@@ -67,7 +67,7 @@ def test_why_it_is_not_tried(
     """Where its arguments do not fit; or where devices with cores of their own compute too much."""
     predicted = replace(plan, predicted=Predicted(1.0, 1.0, 0.0, 1))
     of = Machine.of
-    monkeypatch.setattr(Machine, "of", staticmethod(lambda m: replace(of(m), platform=platform)))
+    monkeypatch.setattr(Machine, "of", staticmethod(lambda *m: replace(of(*m), platform=platform)))
     monkeypatch.setattr(Campaign, "_wave", lambda *_, **__: None)  # nothing runs
     found = confirmed(tmp_path, predicted, limit=limit)
     assert found[ALONE].why_not().startswith(said)

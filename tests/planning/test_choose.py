@@ -81,6 +81,7 @@ class InventedCampaign:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self.network = None
         self.deadline = budget.ends
         self.deadlines: list[float] = []
 

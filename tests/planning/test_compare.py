@@ -45,7 +45,8 @@ def test_ratios_are_of_the_same_round() -> None:
         {
             "slow": measurement("slow", *(1.1 * s for s in steady)),
             "fast": measurement("fast", *steady),
-        }
+        },
+        error=0.0,
     )
     assert [one.name for one in found] == ["fast", "slow"]
     assert found[1].ratio_low == pytest.approx(1.1)
