@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import cfp
@@ -21,6 +22,7 @@ from cfp.segments.keep import Keep
 from tests.plan.test_recompute import arguments, plan_with, step
 from tests.planning.invented import invented_profile
 from tests.profile.cases import mesh, model
+from tests.profile.fake_runner import stored
 
 EFFORT = Effort(warmups=1, repeats=2)
 
@@ -36,22 +38,23 @@ def planned(store: Path, **options: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def free(store: Path) -> Plan:
-    return planned(store)
+def free(store: Path) -> tuple[Plan, set[str]]:
+    """The plan without a limit, and the programs that were measured for it."""
+    plan = planned(store)
+    return plan, {one.name for one in stored(store).values()}
 
 
-def programs(plan: Plan) -> int:
-    assert plan.evidence is not None
-    return plan.evidence.programs
+def test_without_a_limit_nothing_more_is_measured(free: tuple[Plan, set[str]]) -> None:
+    plan, programs = free
+    assert programs
+    assert not any("keeps" in name for name in programs)
+    assert {segment.keep for segment in plan.segments} == {Keep.AS_WRITTEN}
+    assert not any("keeps" in point.splits for point in plan.frontier)
 
 
-def test_without_a_limit_nothing_more_is_measured(store: Path, free: Plan) -> None:
-    assert programs(free) == programs(planned(store, recompute="as written"))
-    assert {segment.keep for segment in free.segments} == {Keep.AS_WRITTEN}
-    assert not any("keeps" in point.splits for point in free.frontier)
-
-
-def test_a_limit_that_binds_makes_some_segments_compute_again(store: Path, free: Plan) -> None:
+def test_a_limit_that_binds_makes_some_segments_compute_again(
+    store: Path, free: tuple[Plan, set[str]]
+) -> None:
     least = plan_with(Keep.INPUTS).memory_bytes()
     limit = (least + plan_with(Keep.AS_WRITTEN).memory_bytes()) // 2
     plan = planned(store, memory_limit=limit)
@@ -61,6 +64,33 @@ def test_a_limit_that_binds_makes_some_segments_compute_again(store: Path, free:
     cfp.verify(step, *arguments(), plan=plan)
     with pytest.raises(CfpError, match="No plan fits"):
         planned(store, memory_limit=least, recompute="as written")
+
+
+def checkpointed(w: Any, x: Any) -> Any:
+    """One layer that its author checkpointed."""
+
+    @jax.checkpoint
+    def layer(w: Any) -> Any:
+        return jnp.tanh(jnp.tanh(x @ w[0]) @ w[1])
+
+    value, grads = jax.value_and_grad(lambda w: (layer(w) ** 2).mean())(w)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, w, grads), value
+
+
+def test_who_decides_on_a_checkpoint(tmp_path: Path) -> None:
+    """Keeping all is measured unless the step decides; with "none" it is the only choice."""
+    args = ((jnp.ones((8, 16)), jnp.ones((16, 8))), jnp.ones((32, 8)))
+    found = {}
+    for word in ("as written", "auto", "none"):
+        given = {"isolate": False, "effort": EFFORT, "audit": 0, "cache_dir": tmp_path}
+        plan = cfp.plan(checkpointed, *args, mesh=mesh((2,)), recompute=word, **given)
+        cfp.verify(checkpointed, *args, plan=plan)
+        found[word] = {segment.keep for segment in plan.segments}
+        measured = any("keeps all" in one.name for one in stored(tmp_path).values())
+        assert measured is (word != "as written")
+    assert found["as written"] == {Keep.AS_WRITTEN}
+    assert found["none"] == {Keep.ALL}
+    assert found["auto"] <= {Keep.AS_WRITTEN, Keep.ALL}
 
 
 def test_what_leads_by_memory() -> None:
