@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from cfp.errors import CfpError
 from cfp.plan.fields import Fields
 from cfp.profile.measure.sent import Sent
+from cfp.segments.keep import Keep
 
 MOST_OPTIONS = 400  # of a kind: points that one can tell apart, in 100 kB of a plan file
 MOST_SENT = 12  # rows of what an option or a step sends; the rest is one row for each collective
@@ -36,8 +37,8 @@ class MeasuredBlock:
 @dataclass(frozen=True, slots=True)
 class MeasuredOption:
     """One way to run a kind, as measured, for one occurrence: a strategy of every block by number,
-    and how training state lies. One that is `rough` was given up early, as far behind the best.
-    `sent` is None where it is not recorded."""
+    how training state lies, and what it keeps for the backward pass. One that is `rough` was given
+    up early, as far behind the best. `sent` is None where it is not recorded."""
 
     splits: str
     combo: tuple[int, ...]
@@ -49,6 +50,7 @@ class MeasuredOption:
     memory_bytes: int
     rough: bool
     sent: tuple[Sent, ...] | None = None
+    keep: str = Keep.AS_WRITTEN.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +169,5 @@ def _option(entry: Fields) -> MeasuredOption:
         memory_bytes=entry.integer("memory_bytes"),
         rough=entry.flag("rough"),
         sent=read_sent(entry, "sent"),
+        keep=entry.text("keep"),
     )

@@ -42,7 +42,7 @@ def _kind(analysis: Analysis, found: SegmentProfile, chosen: Collection[Option])
         finished=found.finished,
         blocks=tuple(
             _block(analysis, block, strategies)
-            for block, strategies in zip(blocks, kind.strategies, strict=True)
+            for block, strategies in zip(blocks, kind.choices, strict=True)
         ),
         options=tuple(_option(found, option, option in asked) for option in listed),
         left_out=len(ranked) - len(listed),
@@ -50,10 +50,12 @@ def _kind(analysis: Analysis, found: SegmentProfile, chosen: Collection[Option])
 
 
 def _best_of_each(ranked: Sequence[Option]) -> set[Option]:
-    """Returns the fastest option of every strategy of every block, and of every state."""
+    """Returns the fastest option of every strategy of every block, of every state and of every
+    choice of what to keep."""
     best: dict[object, Option] = {}
     for option in ranked:
         best.setdefault(option.state, option)
+        best.setdefault(option.keep, option)
         for place, choice in enumerate(option.combo):
             best.setdefault((place, choice), option)
     return set(best.values())
@@ -88,4 +90,5 @@ def _option(found: SegmentProfile, option: Option, asked: bool) -> MeasuredOptio
         memory_bytes=cost.memory.total_bytes,
         rough=cost.rough,
         sent=None if sent is None else short_sent(sent),
+        keep=option.keep.value,
     )

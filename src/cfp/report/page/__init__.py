@@ -16,6 +16,7 @@ scripts `<`, `>` and `&` are written as JSON escapes, so that nothing in it ends
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -132,6 +133,7 @@ def _collectives(plan: Plan) -> list[Any] | None:
     return None if found is None else list(fold_collectives(plan, found))
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("cfp.report.page", "assets"),
@@ -153,6 +155,7 @@ def _environment() -> jinja2.Environment:
     return made
 
 
+@functools.cache
 def _read(name: str) -> str:
     return (resources.files("cfp.report.page") / "assets" / name).read_text(encoding="utf-8")
 

@@ -7,6 +7,7 @@ beside it, for those who do not see it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ COLOUR_BAR = 240  # pixels: it fits beside its labels at 390
 LOW, HIGH, ROW = 300, 340, 34  # pixels: a chart's height, a higher one's, and that of a row of bars
 
 
+@functools.cache
 def bokeh_script() -> str:
     """Returns the JavaScript that draws the charts."""
     found = Resources(mode="inline", components=["bokeh"], log_level="error").js_raw

@@ -45,6 +45,7 @@ def _kind(kind: MeasuredKind) -> dict[str, Any]:
                 "splits": one.splits,
                 "combo": list(one.combo),
                 "state": one.state,
+                "keep": one.keep,
                 "time": one.time_s * 1e3,
                 "spread": one.spread_s * 1e3,
                 "compute": None if one.compute_s is None else one.compute_s * 1e3,

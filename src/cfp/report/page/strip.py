@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cfp.blocks import MEANING, REPLICATED
+from cfp.layouts.state import State
 from cfp.plan import Plan
 from cfp.plan.measured_kinds import MeasuredBlock, MeasuredKind
 from cfp.report.plan import fold_seed
 from cfp.report.text import segments_text
+from cfp.segments.keep import Keep
 
 LONGEST_PERIOD = 8  # segments that may repeat together: a search for more finds nothing readable
 _LAST_KEY = re.compile(r"(?:\['([^']+)'\]|\.(\w+))(?:\[\d[\d,]*\])? at ")  # the weight of a seed
@@ -29,11 +31,12 @@ class StripBlock:
 
 @dataclass(frozen=True, slots=True)
 class StripSegment:
-    """Segments that are alike: `at` are their places, as text."""
+    """Segments that are alike: `at` are their places, as text; `tags` say how their training state
+    lies and what they keep, where that is not as the blocks and the step say."""
 
     name: str
     at: str
-    state: str | None
+    tags: tuple[str, ...]
     blocks: tuple[StripBlock, ...]
 
 
@@ -50,7 +53,7 @@ def strip_of(plan: Plan) -> list[Fold]:
     kinds = () if plan.evidence is None else plan.evidence.kinds
     kind_of = {at: kind for kind in kinds for at in kind.segments}
     keys = [
-        (one.fingerprint, one.state, tuple(block.splits for block in one.blocks))
+        (one.fingerprint, one.state, one.keep, tuple(block.splits for block in one.blocks))
         for one in plan.segments
     ]
     folds = []
@@ -108,9 +111,11 @@ def _segment(plan: Plan, at: Sequence[int], kind: MeasuredKind | None) -> StripS
         named = tuple((axis, split or REPLICATED) for axis, split in splits)
         measured = None if kind is None else kind.blocks[place]
         blocks.append(StripBlock(seed_name(block.seed), seed, named, measured))
-    state = None if choice.state is None else choice.state.value
+    tags = [] if choice.state in (None, State.BLOCK) else [choice.state.value]
+    if choice.keep is not Keep.AS_WRITTEN:
+        tags.append(f"keeps {choice.keep.value}")
     name = "" if kind is None else kind.name
-    return StripSegment(name, segments_text(at), state, tuple(blocks))
+    return StripSegment(name, segments_text(at), tuple(tags), tuple(blocks))
 
 
 def seed_name(seed: str) -> str:

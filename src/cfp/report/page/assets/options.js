@@ -3,8 +3,8 @@
 (async () => {
   const form = document.getElementById("options-form");
   if (form === null) return;
-  const [kindBox, blockBox, strategyBox, stateBox, measureBox] =
-    ["kind", "block", "strategy", "state", "measure"].map((name) => document.getElementById(`options-${name}`));
+  const [kindBox, blockBox, strategyBox, stateBox, keepBox, measureBox] =
+    ["kind", "block", "strategy", "state", "keep", "measure"].map((name) => document.getElementById(`options-${name}`));
   const body = document.querySelector("#options-table tbody");
   const status = document.getElementById("options-count");
   const units = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
@@ -22,8 +22,10 @@
   function fillBlocks() {
     const kind = chosenKind();
     fill(blockBox, kind.blocks.map((block, i) => [i, block.name]));
-    const states = [...new Set(kind.options.map((one) => one.state))];
-    fill(stateBox, [["", "any"], ...states.map((state) => [state, state])]);
+    for (const [box, aspect] of [[stateBox, "state"], [keepBox, "keep"]]) {
+      const words = [...new Set(kind.options.map((one) => one[aspect]))];
+      fill(box, [["", "any"], ...words.map((word) => [word, word])]);
+    }
     fillStrategies();
   }
 
@@ -82,7 +84,8 @@
     const place = Number(blockBox.value);
     const shown = kind.options.filter((one) =>
       (strategyBox.value === "" || one.combo[place] === Number(strategyBox.value)) &&
-      (stateBox.value === "" || one.state === stateBox.value));
+      (stateBox.value === "" || one.state === stateBox.value) &&
+      (keepBox.value === "" || one.keep === keepBox.value));
     body.replaceChildren(...shown.map((one) => row(one, labels.get(one) ?? "")));
     window.labelCells(document.getElementById("options-table"));
     const rest = kind.left_out ? `, ${kind.left_out} slower ones are not listed` : "";
@@ -105,7 +108,7 @@
   fillBlocks();
   kindBox.addEventListener("input", () => { fillBlocks(); draw(); });
   blockBox.addEventListener("input", () => { fillStrategies(); draw(); });
-  for (const box of [strategyBox, stateBox, measureBox]) box.addEventListener("input", draw);
+  for (const box of [strategyBox, stateBox, keepBox, measureBox]) box.addEventListener("input", draw);
   form.addEventListener("submit", (event) => event.preventDefault());
   await chartsReady;
   draw();
