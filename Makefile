@@ -36,6 +36,7 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.analysis_scaling
 	$(BIN)/python -m bench.theorem
 	$(BIN)/python -m bench.apply_overhead
+	$(BIN)/python -m bench.jit_start
 	$(BIN)/python -m bench.top_plans
 	$(BIN)/python -m bench.profiling_cost
 	$(BIN)/python -m bench.search_scaling
