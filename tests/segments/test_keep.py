@@ -22,7 +22,7 @@ from cfp.trace.evaluate import rebuild
 from cfp.trace.recomputation import Recomputation, redirect
 from tests.foreign import PLAIN
 from tests.profile.cases import CASES, Untouched, kinds, mesh
-from tests.segments.test_cut import _bits, exact_jit
+from tests.segments.test_cut import _bits
 
 STEPS: dict[str, Any] = {  # `tests/plan/test_verify_sample.py` has more, on meshes
     "gpt_scan": lambda: make_step(config("gpt", scan=True)),
@@ -52,7 +52,7 @@ def test_a_step_that_computes_again_gives_exactly_the_step(name: str) -> None:
     touch = Constrain(mesh((1,)), Layouts((), (), {}, {}))
 
     def run(some: list[Recomputation]) -> Any:
-        return exact_jit(lambda *flat: rebuild(graph, flat, touch, again=some))
+        return jax.jit(lambda *flat: rebuild(graph, flat, touch, again=some))
 
     flat = jax.tree.leaves(args)
     pairs = zip(run(again)(*flat), run([])(*flat), graph.output_paths, strict=True)

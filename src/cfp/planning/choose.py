@@ -201,7 +201,11 @@ class Chooser:
         tried = self._tried.get(smallest.choice)
         compiled = None if tried is None else tried.memory_bytes
         needs = self.proposals.predict(smallest).memory_bytes if compiled is None else compiled
+        missing = self.proposals.profile.missing
         ways = "Raise memory_limit or use more devices"
+        if missing:
+            ways = f"The budget ended before all was measured ({', '.join(missing)}). Raise budget"
+            ways += " or memory_limit, or use more devices"
         if not self.proposals.analysis.graph.donated:
             ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
         return CfpError(

@@ -211,9 +211,9 @@ class _Rebuild:
             held = [(one, self._entered(*one.operand, one.value, env)) for one in group.held]
             fenced = self.touch.fence(held, self._after(group.after, env))
             local = dict(env)
-            for operand, (to, _) in self.redirects.reads.items():
+            for operand in group.readers:
                 entry = self.touch.entry(*operand)
-                if to == number and entry is not None:
+                if entry is not None:
                     local.pop(-1 - entry, None)  # it entered before the fence
             for (one, _), array in zip(held, fenced, strict=True):
                 local[one.value] = array

@@ -83,13 +83,12 @@ class Held:
 
 @dataclass(slots=True)
 class Group:
-    """A recomputation in a graph. It is read in the forward equations' own loop, or in the `loop`
-    that is the backward pass of theirs."""
+    """A recomputation in a graph; `readers` are the operands that read it."""
 
     again: tuple[Equation, ...]
     held: list[Held]
+    readers: list[Operand]
     after: Operand | None
-    loop: int | None
 
 
 @dataclass(slots=True)
@@ -133,6 +132,7 @@ def _add(graph: Graph, found: Redirects, one: Recomputation, twins: Mapping[int,
     again = tuple(graph.equations[e] for e in one.equations if graph.equations[e].loop == loop)
     made = {value for equation in again for value in equation.outputs}
     held: dict[int, Held] = {}
+    readers: list[Operand] = []
 
     def hold(value: int, operand: Operand) -> None:
         if value not in made and value not in graph.constants:
@@ -147,14 +147,17 @@ def _add(graph: Graph, found: Redirects, one: Recomputation, twins: Mapping[int,
         if graph.equations[operand[0]].loop in here and equation.loop == loop:
             value = equation.outputs[result]
             found.reads[operand] = group, value
+            readers.append(operand)
             hold(value, operand)
     for operand in sorted(one.incoming) if again else ():
         reader = graph.equations[operand[0]]
         if reader.loop in here:
             value = _forward_of(graph, reader.inputs[operand[1]], loop, backward)
             found.reads[operand] = group, value
+            readers.append(operand)
             hold(value, operand)
-    found.groups.append(Group(again, list(held.values()), one.after if again else None, backward))
+    after = one.after if again else None
+    found.groups.append(Group(again, list(held.values()), readers, after))
     if loop is not None and backward is not None:
         _hand_over(graph, found, [one.value for one in held.values()], loop, backward)
 
