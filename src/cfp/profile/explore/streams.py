@@ -14,6 +14,7 @@ most of the stream lies split already), and of some others only if it gains.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from cfp.layouts.state import State
 from cfp.profile.explore.counts import count_option
@@ -43,7 +44,7 @@ def measure_streams(ledger: Ledger, scope: Scope, *, thorough: bool) -> None:
                 _measure(ledger, kind, some[1:])
         if thorough and found:
             best = min(found, key=lambda option: _time_s(ledger, kind, option))
-            further = [Option(best.combo, state) for state in State if state is not State.BLOCK]
+            further = [replace(best, state=state) for state in State if state is not State.BLOCK]
             ledger.measure((kind, option) for option in further)
 
 
@@ -60,7 +61,7 @@ def split_streams(kind: Kind, option: Option) -> list[Option]:
             if wanted != strategy and wanted in kind.streams[i]:
                 combo[i] = len(kind.strategies[i]) + kind.streams[i].index(wanted)
         if tuple(combo) != option.combo:
-            found[Option(tuple(combo), option.state)] = None
+            found[replace(option, combo=tuple(combo))] = None
     return list(found)
 
 
