@@ -33,6 +33,8 @@ class Speedup:
         if self.verdict is Verdict.TIE:
             return f"as fast as {self.name}"
         between = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f})"
+        if self.verdict is Verdict.LEVEL:
+            return f"level with {self.name}, as far as the links are known"
         if self.verdict is Verdict.UNTOLD:
             return f"not told apart from {self.name}{between}"
         return f"{self.times:.2f} times as fast as {self.name}{between}"
@@ -148,6 +150,8 @@ def why(evidence: Evidence) -> str:
         return f"{first.name} was faster on the fresh rounds: plan again with a longer budget."
     if first.verdict is Verdict.TIE:
         return f"It is as fast as {first.name}, within {EQUIVALENT - 1:.0%}{sends}."
+    if first.verdict is Verdict.LEVEL:
+        return f"It is level with {first.name}, as far as the links are known{sends}."
     if first.verdict is Verdict.UNTOLD:
         return f"The rounds do not tell it apart from {first.name}, the closest{sends}."
     return f"It wins over {first.name}, the closest{sends}."

@@ -17,6 +17,8 @@ from cfp.segments.keep import Keep
 LONGEST_PERIOD = 8  # segments that may repeat together: a search for more finds nothing readable
 _LAST_KEY = re.compile(r"(?:\['([^']+)'\]|\.(\w+))(?:\[\d[\d,]*\])? at ")  # the weight of a seed
 
+_PATH = re.compile(r" x ([^\s\[]+(?:\[\w+\])*?)(?:\[\d[\d,]*\]) at ")  # the same without keys
+
 
 @dataclass(frozen=True, slots=True)
 class StripBlock:
@@ -123,8 +125,12 @@ def seed_name(seed: str) -> str:
 
     >>> seed_name("product [8,64] x params['layers'][0]['qkv'][64,192] at gpt.py:9 (f)")
     'qkv'
+    >>> seed_name("product [8,64] x params[1][64,192] at gpt.py:9 (f)")
+    'params[1]'
     >>> seed_name("product [8,4,32] x [8,4,32] at gpt.py:9 (f)")
     'product'
     """
-    found = _LAST_KEY.search(seed)
-    return (found[1] or found[2]) if found else seed.partition(" ")[0]
+    key, path = _LAST_KEY.search(seed), _PATH.search(seed)
+    if key is not None:
+        return key[1] or key[2]
+    return seed.partition(" ")[0] if path is None else path[1]
