@@ -31,7 +31,9 @@ def page() -> str:
     parts = [_HEAD]
     for path, command in commands():
         level = "##" if len(path) < 3 else "###"
-        context = click.Context(command, info_name=" ".join(path), max_content_width=WIDTH)
+        context = click.Context(
+            command, info_name=" ".join(path), max_content_width=WIDTH, **cli.context_settings
+        )
         context.terminal_width = WIDTH
         text = command.get_help(context).rstrip()
         parts.append(f"\n{level} {' '.join(path)}\n\n```text\n{text}\n```\n")
