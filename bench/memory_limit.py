@@ -36,7 +36,7 @@ from cfp.segments.keep import Keep
 from cfp.templates.by_name import make_templates
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
-TEMPLATES = ("data_parallel", "megatron", "zero1", "fsdp")
+TEMPLATES = ("data_parallel", "megatron", "megatron_sp", "zero1", "fsdp")
 CHECKPOINTED = "fsdp, checkpointed"
 OURS = {"cfp": "auto", "cfp without recomputation": "as written"}  # name -> `recompute`
 NAMES = (*OURS, *TEMPLATES, CHECKPOINTED)
