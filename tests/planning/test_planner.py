@@ -20,7 +20,6 @@ from cfp.plan.evidence import FailedProgram
 from cfp.planning import options
 from cfp.planning.options import Given, Options
 from cfp.profile import Effort
-from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import ROUNDS
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.confidence import EQUIVALENT
@@ -199,7 +198,7 @@ def test_profiling_knows_how_many_full_steps_follow(
     class Enough(Exception):
         pass
 
-    def see(campaign: Campaign, analysis: Any, mesh: Any, scope: Scope) -> Any:
+    def see(campaign: Campaign, *_: Any) -> Any:
         budget = campaign.budget
         assert budget.seconds == 60.0
         assert 0 < budget.left_s() < 60.0, "analysing the step took some of it"
