@@ -99,7 +99,7 @@ def test_the_plan_is_an_ordinary_one(plan: cfp.Plan, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     plan.report(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
-    assert "communication is what the links say" in page
+    assert "replayed, not measured" in page
     assert "All times were measured" not in page
     document = json.loads((tmp_path / "plan.json").read_text())
     assert document["evidence"]["links"]["by_axis"] == [["x", FAST]]

@@ -61,6 +61,7 @@ def test_the_page_says_it_too(plan: Plan) -> None:
     assert "Full steps replayed on fresh rounds" in page
     assert "replayed, not measured: 1 stood in for all devices" in page
     assert "one device alone (measured)" in page
+    assert "replayed: 10 programs in this run, 30 found in the store" in page
 
 
 def test_a_file_keeps_it(plan: Plan) -> None:

@@ -69,12 +69,15 @@ def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     measured = evidence.programs - evidence.loaded
     rounds = len(evidence.confirmed[0].runs_s) if evidence.confirmed else 0
     how = how_known(evidence)
+    counted = "medians, with the time to start a program taken off"
+    if evidence.links is not None:
+        counted = "kernels were measured, without the time to start a program"
     decided = len(evidence.steps[0].runs_s) if evidence.steps else 0
     return (
         (
             "time of a segment's option",
-            f"measured: {measured} programs in this run, {evidence.loaded} found in the store of "
-            "earlier runs; medians, with the time to start a program taken off",
+            f"{how}: {measured} programs in this run, {evidence.loaded} found in the store of "
+            f"earlier runs; {counted}",
         ),
         ("computing and communicating", "measured, by the profiler's recording of a run"),
         (
