@@ -200,7 +200,7 @@ def count(folder: Path) -> int:
 def test_ctrl_c(project: Path, tmp_path: Path) -> None:
     options = ("--mesh", 2, "--cache-dir", tmp_path, "--json")
     with start(project, "project:make_step", *options) as process:
-        assert until(lambda: count(tmp_path) >= 3, 60)
+        assert until(lambda: count(tmp_path) >= 1, 60)
         workers = children(process)
         assert workers
         begin = time.monotonic()
