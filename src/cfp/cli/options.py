@@ -55,7 +55,7 @@ def parse_counts(
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
+    if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
         raise click.BadParameter(f"{text[:40]!r} is no number of devices: write 8 or 4,8,16.")
     counts = tuple(dict.fromkeys(map(int, parts)))
     if not all(1 <= count <= MOST_DEVICES for count in counts):

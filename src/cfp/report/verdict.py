@@ -129,7 +129,7 @@ def _throughput_line(plan: Plan, evidence: Evidence) -> str | None:
     if evidence.flops:
         rate = evidence.flops / seconds / plan.mesh.size
         peak = evidence.peak_flops
-        mfu = "" if peak is None else f", {rate / peak:.0%} of its peak (MFU)"
+        mfu = f", {rate / peak:.0%} of its peak (MFU)" if peak else ""
         parts.append(f"{flops_text(rate)} on each device{mfu}")
     return f"It trains {' and computes '.join(parts)}." if parts else None
 
