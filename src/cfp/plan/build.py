@@ -23,7 +23,7 @@ from cfp.plan.tensor import planned_tensors
 from cfp.segments.keep import Keep
 from cfp.trace.paths import argument_names
 
-# of a segment: its strategies, one per block, its state, and what it keeps
+# what a segment's option says: its strategies, one per block, its state, and what it keeps
 Chosen = tuple[tuple[Strategy, ...], State, Keep]
 
 

@@ -1,14 +1,14 @@
-"""Of which options split streams are measured.
+"""This stage decides which options are also measured with their streams split.
 
 A split stream sends what the option without it sends, or more where the compiler has no
 reduce-scatter; it gains what lies between the blocks, in time and memory. So it is worth measuring
 only next to options that are near the best, and all blocks of a segment take it together: a stream
 that one block splits by rows, the others of the segment follow.
 
-Where memory counts, it is measured of the fastest few options that have streams to split, and of
-the best of these with training state split further. Else it is measured of the fastest of them if
-that is near the best of all and a device writes clearly less (where a neighbour splits the batch,
-most of the stream lies split already), and of some others only if it gains.
+Where memory counts, the fastest few options that have streams to split are measured with them, and
+the best of these with training state split further, too. Else the fastest of them is, if it is near
+the best of all and a device writes clearly less (where a neighbour splits the batch, most of the
+stream lies split already), and some others are only if it gains.
 """
 
 from __future__ import annotations
