@@ -88,7 +88,6 @@ class Bench:
             self.profile,
             pins={},
             pinned={},
-            sequence=False,
         )
         return self
 

@@ -88,16 +88,16 @@ def measure(sort: str, segments: int, plans: int) -> Row:
     fastest, frontier = solver.fastest(limit), solver.frontier()
     seconds = time.process_time() - start
     assert fastest is not None
-    part = solver.part
-    order = best_order(part.problem)
-    tables = list(curves(part, order, WORK))  # once more, for what it does not say otherwise
+    sub = solver.sub
+    order = best_order(sub.problem)
+    tables = list(curves(sub, order, WORK))  # once more, for what it does not say otherwise
     known = [known for curve in tables for known in curve.known]
     return Row(
         sort=sort,
         segments=segments,
         plans=plans,
-        left=part.size / segments,
-        states=max(len(step.members) for step in build(part.problem, order).distinct),
+        left=sub.size / segments,
+        states=max(len(step.members) for step in build(sub.problem, order).distinct),
         levels=len(tables),
         buckets=max((len(k.times_s) for k in known if isinstance(k, Falling)), default=0),
         points=len(frontier.plans),
