@@ -73,7 +73,8 @@ def test_the_driver_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
     assert find_gpus(loads(Driver())).memory_bytes == 70 * GIB
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "much")
-    assert find_gpus(loads(Driver())).memory_bytes == 105 * GIB
+    with pytest.raises(CfpError, match="MEM_FRACTION is 'much': give a part of 1"):
+        find_gpus(loads(Driver()))
 
 
 def missing(name: str) -> Any:

@@ -93,10 +93,11 @@ def _name(driver: Any, device: int) -> str:
 def _fraction(variable: Callable[[str], str | None]) -> float:
     """Returns the part of a GPU's memory that JAX will have, by the variables that set it."""
     for name in FRACTION_VARIABLES:
-        try:
-            return float(variable(name) or "")
-        except ValueError:
-            continue
+        if text := variable(name):
+            try:
+                return float(text)
+            except ValueError:
+                raise CfpError(f"{name} is {text!r}: give a part of 1, such as 0.75.") from None
     return FRACTION
 
 
