@@ -19,6 +19,7 @@ import cfp
 from cfp import planner, templates
 from cfp.errors import CfpError, PlanWarning
 from cfp.planning.kept import KeptPlans
+from cfp.trace.calling import LiveObjects
 from tests.first_contact.steps import STEPS
 from tests.plan.steps import mesh_of, mlp_args, mlp_step
 from tests.planning.jit_script import train
@@ -147,10 +148,22 @@ def test_what_libraries_call_a_step_with(planned: list[Any], habit: str) -> None
             cfp.jit(user.step, mesh=mesh_of(2), donate_argnums=1)(*args)
 
 
-def test_nnx_objects_are_donated(planned: list[Any]) -> None:
+def test_nnx_objects_are_donated_and_taken_apart_once_a_call(
+    planned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking NNX objects apart is most of what a call costs besides the step."""
     user = STEPS["nnx_live"](False)
     step = cfp.jit(user.step, mesh=mesh_of(2), progress=False, donate_argnums=(0, 1))
     step(*user.args)
+    split, splits = LiveObjects._split, list[Any]()
+
+    def counted(self: LiveObjects, args: Any) -> Any:
+        splits.append(args)
+        return split(self, args)
+
+    monkeypatch.setattr(LiveObjects, "_split", counted)
+    step(*user.args)
+    assert len(splits) == 1
     donated = step.plan.known("test").analysis.graph.donated
     assert len(donated) == len(step.plan.arguments) - 1, "all but the tokens"
 

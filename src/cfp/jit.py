@@ -16,18 +16,16 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from cfp.errors import CfpError
 from cfp.layouts import auto_mesh
-from cfp.plan import Plan, PlannedStep, load
+from cfp.plan import Plan, PlannedStep, ReadyCall, load
 from cfp.planner import make_plan
 from cfp.planning.arrange import Arrangement, Call, Names, Numbers
 from cfp.planning.kept import KeptPlans
 from cfp.planning.options import Given, Options
 from cfp.profile import Progress
-from cfp.trace.calling import AnotherProgram
 
 
 def jit(
@@ -109,12 +107,12 @@ class JittedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self._arrangement.call(args, kwargs)
-        return self._planned(call)(*call.data)
+        return self._ready(call).run()
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the planned step lowered for these arguments, as `jax.jit(step).lower` does."""
         call = self._arrangement.call(args, kwargs)
-        return self._planned(call).lower(*call.data)
+        return self._ready(call).lower()
 
     @property
     def plan(self) -> Plan:
@@ -123,16 +121,18 @@ class JittedStep:
             raise CfpError("There is no plan yet: the first call finds it. Call the step first.")
         return self._last.plan
 
-    def _planned(self, call: Call) -> PlannedStep:
-        """Returns the step under the plan for arguments like these, which is found if need be."""
+    def _ready(self, call: Call) -> ReadyCall:
+        """Returns the call under the plan for arguments like these, which is found if need be."""
         known = self._known.setdefault(call.program, [])
-        found = next((one for one in reversed(known) if _fits(one, call.data)), None)
-        if found is None:
-            program = self._arrangement.program(call)
-            found = self._plan_of(program, call.data).jit(program)
-            known.append(found)
-        self._last = found
-        return found
+        for planned in reversed(known):
+            ready = planned.known(call.data)
+            if ready is not None and ready.fits:
+                self._last = planned
+                return ready
+        program = self._arrangement.program(call)
+        self._last = self._plan_of(program, call.data).jit(program)
+        known.append(self._last)
+        return self._last.ready(call.data)
 
     def _plan_of(self, program: Callable[..., Any], data: tuple[Any, ...]) -> Plan:
         if self._given is not None:
@@ -148,25 +148,3 @@ class JittedStep:
         if given.mesh != self.mesh:
             raise CfpError("`plan` is for another mesh than `mesh`: give the plan's own.")
         return given
-
-
-def _fits(planned: PlannedStep, data: tuple[Any, ...]) -> bool:
-    """Returns whether these arguments make the program that was planned."""
-    bound = planned.plan.known("jit")
-    try:
-        arrays = bound.calling.arrays(data)
-    except AnotherProgram:  # other static values among the leaves
-        return False
-    leaves, tree = jax.tree.flatten(arrays)
-    if tree != bound.analysis.graph.in_tree:
-        return False
-    planned_for = jax.tree.leaves(bound.args)
-    return all(
-        (one.shape, one.dtype) == (there.shape, there.dtype)
-        for one, there in zip(planned_for, map(_type_of, leaves), strict=True)
-    )
-
-
-def _type_of(leaf: Any) -> Any:
-    """Returns what has the shape and dtype of a leaf as JAX takes it: float64 may be float32."""
-    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)

@@ -4,7 +4,7 @@ from cfp.plan.build import build_plan, plan_of_layouts
 from cfp.plan.collectives import Collective, Origin
 from cfp.plan.file import load
 from cfp.plan.plan import Plan, Predicted
-from cfp.plan.planned_step import PlannedStep
+from cfp.plan.planned_step import PlannedStep, ReadyCall
 from cfp.plan.verify import Verified, verify
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Plan",
     "PlannedStep",
     "Predicted",
+    "ReadyCall",
     "Verified",
     "build_plan",
     "load",

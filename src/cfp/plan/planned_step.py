@@ -23,6 +23,7 @@ class _Program:
     bound: Bound
     jitted: Any
     wanted: tuple[Sharding, ...]
+    types: tuple[tuple[tuple[int, ...], Any], ...]  # shape and dtype of every argument
 
     @property
     def tree(self) -> Any:
@@ -36,6 +37,38 @@ class _Program:
         except AnotherProgram:
             return None
         return leaves if tree == self.tree else None
+
+    def is_for(self, leaves: Sequence[Any]) -> bool:
+        """Returns whether arrays have the shapes and dtypes that were planned."""
+        return all(
+            (there.shape, there.dtype) == planned
+            for there, planned in zip(map(_type_of, leaves), self.types, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadyCall:
+    """A call whose arguments were taken apart: the program that they make, and their arrays."""
+
+    program: _Program
+    args: tuple[Any, ...]
+    leaves: list[Any]
+
+    @property
+    def fits(self) -> bool:
+        """Returns whether the plan was made for arguments of these shapes and dtypes."""
+        return self.program.is_for(self.leaves)
+
+    def run(self) -> Any:
+        program = self.program
+        arrays = jax.tree.unflatten(program.tree, _moved(self.leaves, program.wanted))
+        with without_mesh():
+            results = program.jitted(*arrays)
+        return program.bound.calling.results(self.args, results)
+
+    def lower(self) -> Any:
+        with without_mesh():
+            return self.program.jitted.lower(*jax.tree.unflatten(self.program.tree, self.leaves))
 
 
 class PlannedStep:
@@ -59,25 +92,27 @@ class PlannedStep:
             self._bind(plan.bound.args)  # a step that the plan is not for is refused now
 
     def __call__(self, *args: Any) -> Any:
-        program, leaves = self._program(args)
-        arrays = jax.tree.unflatten(program.tree, _moved(leaves, program.wanted))
-        with without_mesh():
-            results = program.jitted(*arrays)
-        return program.bound.calling.results(args, results)
+        return self.ready(args).run()
 
     def lower(self, *args: Any) -> Any:
-        program, leaves = self._program(args)
-        with without_mesh():
-            return program.jitted.lower(*jax.tree.unflatten(program.tree, leaves))
+        return self.ready(args).lower()
 
-    def _program(self, args: tuple[Any, ...]) -> tuple[_Program, list[Any]]:
-        """Returns the program that these arguments make, and the arrays in them."""
+    def known(self, args: tuple[Any, ...]) -> ReadyCall | None:
+        """Returns the call if its arguments make a program that came before."""
         for program in reversed(self._programs):
             leaves = program.leaves(args)
             if leaves is not None:
-                return program, leaves
-        program = self._bind(args)
-        return program, jax.tree.leaves(program.bound.calling.arrays(args))
+                return ReadyCall(program, args, leaves)
+        return None
+
+    def ready(self, args: tuple[Any, ...]) -> ReadyCall:
+        """Returns the call; the step is traced if its arguments make a new program."""
+        found = self.known(args)
+        if found is None:
+            program = self._bind(args)
+            arrays = program.bound.calling.arrays(args)
+            found = ReadyCall(program, args, jax.tree.leaves(arrays))
+        return found
 
     def _bind(self, args: tuple[Any, ...]) -> _Program:
         self.plan = self.plan.bind(self.step, *args)
@@ -86,7 +121,8 @@ class PlannedStep:
     def _ready(self, bound: Bound) -> _Program:
         mesh = self.plan.mesh
         wanted = tuple(sharding(mesh, layout) for layout in bound.layouts.inputs)
-        program = _Program(bound, jit_bound(bound, mesh, self.donate_argnums), wanted)
+        types = tuple((one.shape, one.dtype) for one in jax.tree.leaves(bound.args))
+        program = _Program(bound, jit_bound(bound, mesh, self.donate_argnums), wanted, types)
         self._programs.append(program)
         return program
 
@@ -105,9 +141,15 @@ def _lies_elsewhere(leaf: Any, where: Sharding) -> bool:
     that nobody has placed itself, yet only where one process has all devices."""
     if isinstance(leaf, jax.core.Tracer):
         return False
-    alone = where.is_fully_addressable
     if not isinstance(leaf, jax.Array):
-        return not alone
+        return not where.is_fully_addressable
     there = leaf.sharding
-    bound = leaf.committed or not alone
-    return bound and there != where and not there.is_equivalent_to(where, leaf.ndim)
+    if there == where:  # the usual case, and the quickest to see
+        return False
+    bound = leaf.committed or not where.is_fully_addressable
+    return bound and not there.is_equivalent_to(where, leaf.ndim)
+
+
+def _type_of(leaf: Any) -> Any:
+    """Returns what has the shape and dtype of a leaf as JAX takes it: float64 may be float32."""
+    return leaf if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) else jax.typeof(leaf)
