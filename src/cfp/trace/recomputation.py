@@ -82,7 +82,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Group:
+class RecomputationGroup:
     """A recomputation in a graph; `readers` are the operands that read it."""
 
     again: tuple[Equation, ...]
@@ -98,7 +98,7 @@ class Redirects:
     its own; `slices`, by backward loop, the values that it reads of stacks: value -> the stack,
     None for one of `stacks`."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[RecomputationGroup] = field(default_factory=list)
     reads: dict[Operand, tuple[int, int]] = field(default_factory=dict)
     stacks: dict[int, list[int]] = field(default_factory=dict)
     slices: dict[int, dict[int, int | None]] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def _add(graph: Graph, found: Redirects, one: Recomputation, twins: Mapping[int,
             readers.append(operand)
             hold(value, operand)
     after = one.after if again else None
-    found.groups.append(Group(again, list(held.values()), readers, after))
+    found.groups.append(RecomputationGroup(again, list(held.values()), readers, after))
     if loop is not None and backward is not None:
         _hand_over(graph, found, [one.value for one in held.values()], loop, backward)
 

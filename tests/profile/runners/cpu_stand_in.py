@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from cfp.profile.runners.job import Group, MeshSpec
+from cfp.profile.runners.job import MeshSpec, WorkerGroup
 from cfp.profile.runners.stand_in import LocalDevices, StandIn
 from cfp.profile.runners.stand_in_worker import StandInSession
 from cfp.profile.runners.worker import main, mesh_of, take_settings
@@ -33,7 +33,7 @@ def found() -> LocalDevices:
 CPU = StandIn(found, __name__, ())
 
 
-def open_cpus(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> Mesh:
+def open_cpus(spec: MeshSpec, settings: Mapping[str, Any], group: WorkerGroup | None) -> Mesh:
     take_settings(settings)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", len(spec.device_ids))

@@ -43,7 +43,7 @@ class MeshSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class WorkerGroup:
     """The workers of several processes: who they are to JAX's distributed runtime. Worker 0 listens
     at the port of `address`, on its host's address `listens`, or on all of them for "". `key` is
     what only they know."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 from cfp.cluster.wire import Message
-from cfp.profile.runners.job import Compiled, Failed, Group, Job, MeshSpec, Shares
+from cfp.profile.runners.job import Compiled, Failed, Job, MeshSpec, Shares, WorkerGroup
 
 Value = float | Failed | dict[str, Shares]  # the answer to `Run` or to `TimeShares`
 
@@ -36,7 +36,7 @@ class Setup(Message, frozen=True):
     mesh: MeshSpec
     settings: dict[str, Any]
     compile_threads: int
-    group: Group | None
+    group: WorkerGroup | None
 
 
 class Ready(Message, frozen=True):

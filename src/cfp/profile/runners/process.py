@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from cfp.cluster.wire import Message, WireError
 from cfp.profile.runners.child import Worker
-from cfp.profile.runners.job import Compiled, Failed, Group, Job, MeshSpec, Shares
+from cfp.profile.runners.job import Compiled, Failed, Job, MeshSpec, Shares, WorkerGroup
 from cfp.profile.runners.local_devices import default_threads, platform_of
 from cfp.profile.runners.messages import (
     Answer,
@@ -55,7 +55,7 @@ class ProcessRunner:
         command: Sequence[str] | None = None,
         flags: Sequence[str] = (),
         compile_timeout_s: float = 600.0,
-        group: Group | None = None,
+        group: WorkerGroup | None = None,
     ) -> None:
         self._spec = mesh if isinstance(mesh, MeshSpec) else mesh_spec(mesh)
         self._group = group

@@ -24,7 +24,7 @@ from cfp.cluster.wire import Message
 from cfp.errors import CfpError
 from cfp.layouts import AnyMesh
 from cfp.profile.runners.in_process import InProcessRunner
-from cfp.profile.runners.job import Group
+from cfp.profile.runners.job import WorkerGroup
 from cfp.profile.runners.local_devices import default_threads, platform_of
 from cfp.profile.runners.messages import Open, Result
 from cfp.profile.runners.process import ProcessRunner
@@ -108,7 +108,7 @@ def open_runner(team: Team, mesh: Mesh, isolate: bool | None, opened: Open) -> S
     return ProcessRunner(
         mesh,
         compile_threads=default_threads(platform_of(mesh), sharing),
-        group=Group(
+        group=WorkerGroup(
             join_address(team.leader_address, opened.port),
             team.count,
             team.index,

@@ -21,7 +21,7 @@ from jax.profiler import ProfileData
 from jax.sharding import Mesh
 
 from cfp.links.schedule import NotReplayable, read_schedule
-from cfp.profile.runners.job import Group, MeshSpec, Shares
+from cfp.profile.runners.job import MeshSpec, Shares, WorkerGroup
 from cfp.profile.runners.session import Session
 from cfp.profile.runners.worker import main, mesh_of, take_settings
 from cfp.profile.runners.xplane import Event, Line, communicates, read_planes
@@ -120,7 +120,7 @@ class StandInSession(Session):
         return Shares(sum(kernels_s.values()), 0.0, 0.0, schedule=schedule)
 
 
-def open_gpus(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> Mesh:
+def open_gpus(spec: MeshSpec, settings: Mapping[str, Any], group: WorkerGroup | None) -> Mesh:
     """Returns a mesh of GPUs of which `spec.local` are there."""
     assert group is None, "one process stands in for all"
     take_settings(settings)

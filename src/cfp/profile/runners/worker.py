@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 from cfp.cluster.ports import join_address, split_address, why_not
 from cfp.cluster.wire import Message, Wire
 from cfp.profile.runners.exchange import open_exchange
-from cfp.profile.runners.job import Group, MeshSpec
+from cfp.profile.runners.job import MeshSpec, WorkerGroup
 from cfp.profile.runners.messages import (
     Answer,
     Bug,
@@ -44,7 +44,7 @@ WATCH_S = 0.5  # seconds between looks at the parent: so long an orphan may hold
 JOIN_S = 120  # seconds for all workers of a group to be there: each imports JAX first
 
 
-OpenMesh = Callable[[MeshSpec, Mapping[str, Any], Group | None], Mesh]
+OpenMesh = Callable[[MeshSpec, Mapping[str, Any], WorkerGroup | None], Mesh]
 
 
 def main(fd: int, session_type: type[Session] = Session, open_mesh: OpenMesh | None = None) -> None:
@@ -92,7 +92,7 @@ def main(fd: int, session_type: type[Session] = Session, open_mesh: OpenMesh | N
             send(Bug(traceback.format_exc()))
 
 
-def _open(spec: MeshSpec, settings: Mapping[str, Any], group: Group | None) -> Mesh:
+def _open(spec: MeshSpec, settings: Mapping[str, Any], group: WorkerGroup | None) -> Mesh:
     """Returns the mesh, of this process's own devices or, in a group, of all its workers'."""
     update: Any = jax.config.update
     take_settings(settings)
