@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfp.links.replay import replay
-from cfp.links.schedule import Loop, Moment, Schedule, Transfer
+from cfp.links.schedule import Moment, Schedule, ScheduledLoop, Transfer
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def moments(draw: st.DrawFn, depth: int = 2) -> tuple[Moment, ...]:
         elif kind == "wait" and started:
             found.append(Moment(compute_s, wait=draw(st.sampled_from(started))))
         elif kind == "loop" and depth:
-            loop = Loop(draw(st.integers(1, 3)), draw(moments(depth - 1)))
+            loop = ScheduledLoop(draw(st.integers(1, 3)), draw(moments(depth - 1)))
             found.append(Moment(compute_s, loop=loop))
         else:
             found.append(Moment(compute_s))
@@ -153,5 +153,5 @@ def test_what_leaves_no_device_takes_nothing() -> None:
 @pytest.mark.parametrize("times", [1, 7])
 def test_a_loop_is_its_body_so_many_times(times: int) -> None:
     body = (Moment(2.0, Transfer("all-gather", ("x",), 3)), Moment(1.0, wait=0))
-    looped = replay(Schedule((Moment(loop=Loop(times, body)),)), Line())
+    looped = replay(Schedule((Moment(loop=ScheduledLoop(times, body)),)), Line())
     assert looped.time_s == times * replay(Schedule(body), Line()).time_s

@@ -15,7 +15,14 @@ from jax.sharding import PartitionSpec as P
 
 from cfp.links.collectives import parse_collectives
 from cfp.links.replay import replay
-from cfp.links.schedule import Loop, Moment, NotReplayable, Schedule, Transfer, read_schedule
+from cfp.links.schedule import (
+    Moment,
+    NotReplayable,
+    Schedule,
+    ScheduledLoop,
+    Transfer,
+    read_schedule,
+)
 from tests.links.test_replay import FREE, Line
 
 AXES = {"data": 2, "model": 4}
@@ -162,7 +169,7 @@ BODY = """\
 def test_a_loop_divides_what_was_recorded_by_its_trips() -> None:
     text = module(LOOP.replace("TRIPS", '"known_trip_count":{"n":"4"}'), BODY)
     schedule = read_schedule(text, AXES, {"k": 8.0, "lt": 4.0, "w": 1.0})
-    assert schedule.moments == (Moment(1.0, loop=Loop(4, (Moment(3.0),))),)
+    assert schedule.moments == (Moment(1.0, loop=ScheduledLoop(4, (Moment(3.0),))),)
 
 
 def test_calls_are_inlined_and_branches_count_as_recorded() -> None:

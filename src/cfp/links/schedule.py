@@ -60,11 +60,11 @@ class Moment:
     compute_s: float = 0.0
     transfer: Transfer | None = None
     wait: int | None = None
-    loop: Loop | None = None
+    loop: ScheduledLoop | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ScheduledLoop:
     times: int
     body: tuple[Moment, ...]
 
@@ -136,7 +136,10 @@ class _List:
     started: dict[str, int] = field(default_factory=dict)  # instruction -> its moment
 
     def add(
-        self, transfer: Transfer | None = None, wait: int | None = None, loop: Loop | None = None
+        self,
+        transfer: Transfer | None = None,
+        wait: int | None = None,
+        loop: ScheduledLoop | None = None,
     ) -> int:
         self.moments.append(Moment(self.compute_s, transfer, wait, loop))
         self.compute_s = 0.0
@@ -233,7 +236,7 @@ class _Reader:
         # A condition is asked once more than the body runs; what it took is spread over the body.
         for line in self.module[called["condition"]].values():
             body.compute_s += self._kernel(line, times * trips)
-        into.add(loop=Loop(trips, body.closed()))
+        into.add(loop=ScheduledLoop(trips, body.closed()))
 
     def _branches(self, it: Instruction, times: int) -> float:
         """Returns what was recorded of a conditional and of the branches that it took."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cfp.links import Network, find_links
-from cfp.links.schedule import Loop, Moment, Schedule, Transfer
+from cfp.links.schedule import Moment, Schedule, ScheduledLoop, Transfer
 from cfp.profile.measure.measurement import Measurement, Provenance
 from cfp.profile.runners.job import Memory, Shares
 
@@ -28,7 +28,9 @@ SCHEDULE = Schedule(
     (
         Moment(100e-6, Transfer("all-gather", ("x",), 2**20)),
         Moment(5e-6, wait=0),
-        Moment(0.0, loop=Loop(3, (Moment(10e-6, Transfer("all-reduce", ("x",), 2**20), 0),))),
+        Moment(
+            0.0, loop=ScheduledLoop(3, (Moment(10e-6, Transfer("all-reduce", ("x",), 2**20), 0),))
+        ),
     )
 )
 
