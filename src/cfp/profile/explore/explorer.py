@@ -37,7 +37,7 @@ from cfp.profile.explore.combos import Array, Combo, Points, Rows, combos_of
 from cfp.profile.explore.covering import covering
 from cfp.profile.explore.effects import Effects
 from cfp.profile.explore.regress import Surrogate
-from cfp.profile.explore.space import BEAM, Counted, Space
+from cfp.profile.explore.space import BEAM, CombinationSpace, Counted
 from cfp.profile.measure.outlook import Ahead
 
 FITTED = 300  # measurements of a store that the model is fitted to: its time grows with the cube
@@ -98,7 +98,7 @@ class Explorer:
         counts: Counted | None = None,
         exists: Callable[[Combo], bool] | None = None,
     ) -> None:
-        self.space = Space(sizes, interface, counts, exists)
+        self.space = CombinationSpace(sizes, interface, counts, exists)
         self.sizes = self.space.sizes
         chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
         chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]

@@ -1,7 +1,7 @@
 """The combinations of a segment: listed, or, where there are too many, searched.
 
 Over `ENUMERATED` combinations are not listed: they are reached from some starts, such as the best
-known, by steps of one block (`Space._climb`).
+known, by steps of one block (`CombinationSpace._climb`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Counted(Protocol):
         ...
 
 
-class Space:
+class CombinationSpace:
     """All combinations of `sizes` that `exist` (default: all): `size` of them, or fewer where they
     are not listed. `interface` is what the neighbours of the segment see of one."""
 
