@@ -26,7 +26,7 @@ from cfp.templates.alpa_ilp.batch import BatchDims
 from cfp.templates.alpa_ilp.carry import OperandGroup, carry, operand_groups
 from cfp.templates.alpa_ilp.cost import Cluster
 from cfp.templates.alpa_ilp.depth import choose, depths
-from cfp.templates.alpa_ilp.ledger import TRIVIAL, Ledger
+from cfp.templates.alpa_ilp.ledger import TRIVIAL, AlpaLedger
 from cfp.templates.alpa_ilp.live import live_equations
 from cfp.templates.alpa_ilp.options import AlpaOptions
 from cfp.templates.alpa_ilp.points import merge_points, merged_operands
@@ -48,10 +48,10 @@ def build(
     options: AlpaOptions,
     batch: BatchDims,
     fed_back: Mapping[int, int],
-) -> Ledger:
+) -> AlpaLedger:
     """Returns the problem of a step; `fed_back` maps a value to the argument it replaces in the
     next step."""
-    ledger = Ledger(graph, cluster, batch)
+    ledger = AlpaLedger(graph, cluster, batch)
     live = live_equations(graph)
     by_choice = len(cluster.axes) < 2 or options.allow_mixed_mesh_shape
     depth = depths(graph)
@@ -87,7 +87,7 @@ class _Builder:
     `step` is what one step of depth adds to an operand's priority.
     """
 
-    ledger: Ledger
+    ledger: AlpaLedger
     options: AlpaOptions
     fed_back: Mapping[int, int]
     depth: list[int]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from cfp.layouts import Layouts
-from cfp.templates.alpa_ilp.ledger import Ledger
+from cfp.templates.alpa_ilp.ledger import AlpaLedger
 from cfp.templates.alpa_ilp.options import AlpaOptions
 from cfp.templates.alpa_ilp.problem import price
 from cfp.templates.alpa_ilp.solve import make_ledger, solve_problem
@@ -37,7 +37,7 @@ def estimate_alpa(
     return price(ledger.problem, ways, relent=True) if math.isinf(cost) else cost
 
 
-def _fix(ledger: Ledger, layouts: Layouts, equation: int) -> None:
+def _fix(ledger: AlpaLedger, layouts: Layouts, equation: int) -> None:
     """Forbids the ways of a contraction that read its operands otherwise than the plan does."""
     asked = {operand: ways for (index, operand), ways in ledger.asked.items() if index == equation}
     node = ledger.node.get(ledger.graph.equations[equation].outputs[0])

@@ -9,7 +9,7 @@ from cfp.layouts import Layout, whole
 from cfp.templates.alpa_ilp.batch import BatchDims
 from cfp.templates.alpa_ilp.carry import OperandGroup
 from cfp.templates.alpa_ilp.cost import Cluster
-from cfp.templates.alpa_ilp.problem import Problem, Read, Sum
+from cfp.templates.alpa_ilp.problem import AlpaProblem, Read, Sum
 from cfp.templates.alpa_ilp.ways import Way
 from cfp.trace import LOOP_ENTER, LOOP_SLICE, Equation, Graph
 
@@ -17,7 +17,7 @@ TRIVIAL = 0  # the node of everything that is replicated without a choice
 
 
 @dataclass(slots=True)
-class Ledger:
+class AlpaLedger:
     """node, layouts: of every value, which node makes it, and its layout in each of the ways.
 
     finest: per node, the most parts that a layout of its own has.
@@ -28,7 +28,7 @@ class Ledger:
     graph: Graph
     cluster: Cluster
     batch: BatchDims
-    problem: Problem = field(init=False)
+    problem: AlpaProblem = field(init=False)
     node: dict[int, int] = field(default_factory=dict)
     layouts: dict[int, tuple[Layout, ...]] = field(default_factory=dict)
     finest: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Ledger:
     whole: Layout = field(init=False)
 
     def __post_init__(self) -> None:
-        self.problem = Problem(self.cluster)
+        self.problem = AlpaProblem(self.cluster)
         self.whole = whole(len(self.cluster.shape))
         self.open([0.0], [self.whole])
 

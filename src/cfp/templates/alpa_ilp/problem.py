@@ -74,7 +74,7 @@ class Sum:
 
 
 @dataclass(slots=True)
-class Problem:
+class AlpaProblem:
     """Alpa's integer program before it is written down. `own` is the price of every way of every
     node; `shared` pairs sums that one all-reduce can complete together."""
 
@@ -98,7 +98,7 @@ def together(first: Sum, second: Sum, ways: tuple[int, int]) -> bool:
     )
 
 
-def price(problem: Problem, ways: Sequence[int], *, relent: bool = False) -> float:
+def price(problem: AlpaProblem, ways: Sequence[int], *, relent: bool = False) -> float:
     """Returns the cost of one assignment, term by term; `relent` pays for what is forbidden."""
     cluster = problem.cluster
     total = sum(own[way] for own, way in zip(problem.own, ways, strict=True))
@@ -113,7 +113,7 @@ def price(problem: Problem, ways: Sequence[int], *, relent: bool = False) -> flo
     return total
 
 
-def tables(problem: Problem) -> tuple[list[Costs], dict[tuple[int, int], Costs]]:
+def tables(problem: AlpaProblem) -> tuple[list[Costs], dict[tuple[int, int], Costs]]:
     """Returns the same as a cost per way of every node, and per pair of ways of every edge (i <
     j)."""
     nodes = [np.array(own, dtype=float) for own in problem.own]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from cfp.layouts import Layout, Layouts, fits, transfer
 from cfp.templates.alpa_ilp.cost import ALL_GATHER, REDUCE_SCATTER
-from cfp.templates.alpa_ilp.ledger import Ledger
+from cfp.templates.alpa_ilp.ledger import AlpaLedger
 from cfp.templates.alpa_ilp.problem import Sum
 from cfp.templates.alpa_ilp.solution import AlpaSolution, Communication
 from cfp.trace import Equation
@@ -25,7 +25,7 @@ _FEWEST = 5  # values inside, as Alpa requires
 
 
 def scatter_gradients(
-    solution: AlpaSolution, ledger: Ledger, ways: Sequence[int], feedback: Mapping[int, int]
+    solution: AlpaSolution, ledger: AlpaLedger, ways: Sequence[int], feedback: Mapping[int, int]
 ) -> AlpaSolution:
     """Returns the solution with gradients scattered wherever that moves no more than before."""
     graph = ledger.graph
@@ -35,7 +35,7 @@ def scatter_gradients(
     for term in ledger.problem.sums:
         if not term.axes[ways[term.node]] or term.value in split:
             continue
-        walk = _Walk(ledger, ways, fed_back, term)
+        walk = _GradientWalk(ledger, ways, fed_back, term)
         if walk.target is None or not walk.applies() or split.keys() & walk.inside.keys():
             continue
         split.update(walk.inside)
@@ -46,10 +46,10 @@ def scatter_gradients(
 
 
 @dataclass(slots=True)
-class _Walk:
+class _GradientWalk:
     """Values inside, each with the layout it would have, and those at the boundary."""
 
-    ledger: Ledger
+    ledger: AlpaLedger
     ways: Sequence[int]
     fed_back: Mapping[int, int]
     term: Sum
@@ -167,7 +167,7 @@ class _Walk:
 
 def _rewritten(
     solution: AlpaSolution,
-    ledger: Ledger,
+    ledger: AlpaLedger,
     split: Mapping[int, Layout],
     gathered: Mapping[int, Communication],
     feedback: Mapping[int, int],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cfp.layouts import Layouts
 from cfp.templates.alpa_ilp.cost import ALL_REDUCE
-from cfp.templates.alpa_ilp.problem import Problem, together
+from cfp.templates.alpa_ilp.problem import AlpaProblem, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class AlpaSolution:
         return "\n".join(lines)
 
 
-def communications(problem: Problem, ways: Sequence[int]) -> tuple[Communication, ...]:
+def communications(problem: AlpaProblem, ways: Sequence[int]) -> tuple[Communication, ...]:
     """Returns every collective of an assignment, in the order of the equations."""
     cluster = problem.cluster
     shared = {

@@ -15,9 +15,9 @@ from cfp.templates.alpa_ilp.build import build
 from cfp.templates.alpa_ilp.cost import Cluster
 from cfp.templates.alpa_ilp.eliminate import Core, eliminate
 from cfp.templates.alpa_ilp.ilp import CoreSolution, solve_core
-from cfp.templates.alpa_ilp.ledger import Ledger
+from cfp.templates.alpa_ilp.ledger import AlpaLedger
 from cfp.templates.alpa_ilp.options import AlpaOptions
-from cfp.templates.alpa_ilp.problem import Problem, price, tables
+from cfp.templates.alpa_ilp.problem import AlpaProblem, price, tables
 from cfp.templates.alpa_ilp.scatter import scatter_gradients
 from cfp.templates.alpa_ilp.solution import AlpaSolution, communications
 from cfp.trace import Graph
@@ -67,7 +67,7 @@ def make_ledger(
     parameters: frozenset[int],
     feedback: Mapping[int, int],
     options: AlpaOptions,
-) -> Ledger:
+) -> AlpaLedger:
     """Returns the step as Alpa's problem; the arguments are those of `solve_alpa`."""
     cluster = make_cluster(mesh_shape, options)
     fed_back = {graph.outputs[o]: graph.inputs[i] for o, i in feedback.items()}
@@ -98,7 +98,9 @@ def make_cluster(mesh_shape: tuple[int, ...], options: AlpaOptions) -> Cluster:
     )
 
 
-def solve_problem(problem: Problem, time_limit_s: float) -> tuple[tuple[int, ...], CoreSolution]:
+def solve_problem(
+    problem: AlpaProblem, time_limit_s: float
+) -> tuple[tuple[int, ...], CoreSolution]:
     """Returns the cheapest assignment, or the least forbidden one where all are forbidden."""
     nodes, edges = tables(problem)
     core = eliminate(nodes, edges)
@@ -122,7 +124,7 @@ def _possible(core: Core) -> bool:
     )
 
 
-def _layouts(ledger: Ledger, ways: tuple[int, ...], feedback: Mapping[int, int]) -> Layouts:
+def _layouts(ledger: AlpaLedger, ways: tuple[int, ...], feedback: Mapping[int, int]) -> Layouts:
     graph = ledger.graph
     chosen = {value: layouts[ways[ledger.node[value]]] for value, layouts in ledger.layouts.items()}
     outputs = [chosen[value] for value in graph.outputs]
