@@ -238,7 +238,7 @@ class Falling:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
+class FrontierCurve:
     """Choices along the curve, as choices of the whole problem, and what is known of all others."""
 
     choices: Numbers
@@ -253,7 +253,7 @@ class Curve:
         return over + self.base_bytes
 
 
-def find_curve(sub: Subproblem, order: Sequence[int], work: float) -> Curve | None:
+def find_curve(sub: Subproblem, order: Sequence[int], work: float) -> FrontierCurve | None:
     """Returns the curve as far as time falls; None where no choice is possible."""
     steps = build(sub.problem, order)
     fastest = fastest_of(sub.problem, steps)
@@ -264,15 +264,15 @@ def find_curve(sub: Subproblem, order: Sequence[int], work: float) -> Curve | No
     coarse = buckets is None or buckets.error_bytes > rounding.range_bytes / CORNERS
     corners = hull(sub.problem, steps, work if coarse else work * HULL_SHARE)
     if buckets is None or buckets.error_bytes > corners.gap_bytes:
-        return Curve(sub.numbered(corners.choices), rounding.base_bytes, (corners,))
+        return FrontierCurve(sub.numbered(corners.choices), rounding.base_bytes, (corners,))
     tables, falling = _table(sub.problem, steps, buckets)
     choices = np.concatenate([corners.choices, backtrack(tables, falling.falls)])
-    return Curve(sub.numbered(choices), rounding.base_bytes, (corners, falling))
+    return FrontierCurve(sub.numbered(choices), rounding.base_bytes, (corners, falling))
 
 
 def curve_within(
     sub: Subproblem, order: Sequence[int], work: float, kept_bytes: int, limit_bytes: int
-) -> Curve | None:
+) -> FrontierCurve | None:
     """Returns the curve of what keeps `kept_bytes` at most. The choices on it are the fastest that
     need `limit_bytes` at most, if any; None where no choice is possible."""
     steps = build(sub.problem, order)
@@ -282,10 +282,10 @@ def curve_within(
         return None
     buckets = rounding.buckets(work, LIMIT_CLOSE)
     if buckets is None:
-        return Curve(sub.numbered(fastest[None, :]), rounding.base_bytes, ())
+        return FrontierCurve(sub.numbered(fastest[None, :]), rounding.base_bytes, ())
     tables, falling = _table(sub.problem, steps, buckets)
     choices = _fitting(sub, tables, falling.falls[::-1], limit_bytes)
-    return Curve(choices, rounding.base_bytes, (falling,))
+    return FrontierCurve(choices, rounding.base_bytes, (falling,))
 
 
 def fastest_of(problem: Problem, steps: Steps) -> Numbers | None:

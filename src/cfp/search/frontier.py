@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cfp.search.curve import Bucketing, Curve, fastest_of, find_curve, hull
+from cfp.search.curve import Bucketing, FrontierCurve, fastest_of, find_curve, hull
 from cfp.search.elimination import Steps, build
 from cfp.search.problem import Array, Numbers, Point, frontier_of, points
 from cfp.search.prune import prune
@@ -60,7 +60,7 @@ def find_frontier(sub: Subproblem, order: Sequence[int], work: float) -> Frontie
     return Frontier(frontier, _slack(frontier, found))
 
 
-def curves(sub: Subproblem, order: Sequence[int], work: float) -> Iterator[Curve]:
+def curves(sub: Subproblem, order: Sequence[int], work: float) -> Iterator[FrontierCurve]:
     """Yields the curves of all plans there are, each with the least scratch of its plans counted.
     Caps go down: if the plans under one need less than the cap, what lies between changes
     nothing."""
@@ -101,7 +101,7 @@ def smallest(sub: Subproblem, order: Sequence[int]) -> Point | None:
     return best
 
 
-def _slack(frontier: tuple[Point, ...], found: list[Curve]) -> int:
+def _slack(frontier: tuple[Point, ...], found: list[FrontierCurve]) -> int:
     """Returns how far below its limit the fastest plan on the frontier is known to be the fastest,
     over all limits. Below the first nothing fits; with less memory than a point has, the one before
     is the fastest."""

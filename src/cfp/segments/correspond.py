@@ -55,7 +55,7 @@ def correspond(
         if segment.index == like:
             found.append(_itself(graph, equations[like]))
             continue
-        walk = _Walk(graph, equations[like], equations[segment.index])
+        walk = _OccurrenceWalk(graph, equations[like], equations[segment.index])
         walk.start(contractions[like], contractions[segment.index])
         found.append(walk.finish())
     return tuple(found)
@@ -77,7 +77,7 @@ def _contractions(graph: Graph, blocks: Blocks, indices: Iterable[int]) -> list[
     ]
 
 
-class _Walk:
+class _OccurrenceWalk:
     """One occurrence beside the representative."""
 
     def __init__(self, graph: Graph, ours: Iterable[int], theirs: Iterable[int]) -> None:

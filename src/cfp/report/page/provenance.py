@@ -11,7 +11,7 @@ from cfp.report.steps import how_known
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
+class ProvenanceSection:
     """`numbers` say of each sort of number where it comes from, `unmeasured` what was not measured,
     `spent` what each stage of planning took, with its share in per cent."""
 
@@ -22,15 +22,15 @@ class Provenance:
     command: str | None
 
 
-def provenance_of(plan: Plan) -> Provenance:
+def provenance_of(plan: Plan) -> ProvenanceSection:
     made = tuple((name, str(value)) for name, value in asdict(plan.environment).items())
     command, evidence = command_of(plan), plan.evidence
     if evidence is None:
         nothing = ("Nothing was measured: this plan follows a rule.",)
-        return Provenance((), nothing, (), made, command)
+        return ProvenanceSection((), nothing, (), made, command)
     total_s = sum(one.seconds for one in evidence.spent) or 1.0
     spent = tuple((s.stage, s.seconds, 100 * s.seconds / total_s) for s in evidence.spent)
-    return Provenance(_numbers(evidence), tuple(_unmeasured(evidence)), spent, made, command)
+    return ProvenanceSection(_numbers(evidence), tuple(_unmeasured(evidence)), spent, made, command)
 
 
 def command_of(plan: Plan) -> str | None:
