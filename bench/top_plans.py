@@ -129,17 +129,17 @@ def render(
     steps_s: Sequence[float],
 ) -> str:
     segment = profile.segments[layer]
-    kind, cut = segment.kind, segment.kind.extracts[0]
+    kind, extract = segment.kind, segment.kind.extracts[0]
     at = next(s.index for s in analysis.segments if s.kind == layer)
     options = [plan[at] for plan in plans]
     costs = [segment.costs[option] for option in options]
     volumes = [
         estimate_alpa(
-            cut.graph,
-            cut.blocks.mesh_shape,
+            extract.graph,
+            extract.blocks.mesh_shape,
             segment.layouts[option][0],
-            parameters=cut.blocks.parameters,
-            feedback=cut.feedback,
+            parameters=extract.blocks.parameters,
+            feedback=extract.feedback,
         )
         for option in options
     ]

@@ -37,8 +37,8 @@ def sent(compiled: Any) -> Counter[str]:
     return total
 
 
-def alone(cut: Extract, layouts: Layouts) -> Counter[str]:
-    exported = jax.export.deserialize(bytearray(lower(cut, layouts, mesh())))
+def alone(extract: Extract, layouts: Layouts) -> Counter[str]:
+    exported = jax.export.deserialize(bytearray(lower(extract, layouts, mesh())))
     shape: Any = jax.ShapeDtypeStruct
     jitted: Any = jax.jit(
         exported.call,

@@ -45,15 +45,15 @@ def kind(analysis: cfp.Analysis) -> Kind:
 
 
 def test_every_rate_is_a_program(kind: Kind) -> None:
-    assert [cut.times for cut in kind.extracts] == [LAYERS * MICRO, MICRO, 1]
+    assert [extract.times for extract in kind.extracts] == [LAYERS * MICRO, MICRO, 1]
 
 
 @pytest.mark.parametrize("state", State)
 def test_stacked_parameters_lie_as_the_innermost_slices(kind: Kind, state: State) -> None:
     for combo in range(len(kind.strategies[0])):
         layouts = kind.layouts(Option((combo,), state))
-        for cut, lie in zip(kind.extracts, layouts, strict=True):
-            check_layouts(cut.graph, cut.blocks, lie)
+        for extract, lie in zip(kind.extracts, layouts, strict=True):
+            check_layouts(extract.graph, extract.blocks, lie)
         (pairs,) = kind.further
         assert pairs
         for pair in pairs:

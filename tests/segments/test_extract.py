@@ -11,7 +11,7 @@ import pytest
 from cfp.analysis import Analysis
 from cfp.blocks.feedback import find_feedback
 from cfp.profile.programs.key import program_digest
-from cfp.segments.extract import Extract, extract
+from cfp.segments.extract import Extract, extract_program
 from cfp.segments.fill import example_inputs
 from cfp.segments.program import Cutter, Program
 from cfp.trace import Role
@@ -38,10 +38,10 @@ def test_a_cut_computes_what_its_program_does(name: str) -> None:
     analysis = CASES[name]()
     graph = analysis.graph
     count = 0
-    for program, cut in programs(analysis):
+    for program, extract in programs(analysis):
         inputs = example_inputs(graph, program.inputs)
         before = jax.make_jaxpr(lambda *x, p=program: p.run(graph, x))(*inputs)
-        after = jax.make_jaxpr(lambda *x, g=cut.graph: rebuild(g, x, Untouched()))(*inputs)
+        after = jax.make_jaxpr(lambda *x, g=extract.graph: rebuild(g, x, Untouched()))(*inputs)
         assert str(after) == str(before)
         assert len(before.eqns) > 0.9 * len(program.equations)  # JAX drops what does nothing
         count += 1
@@ -51,39 +51,41 @@ def test_a_cut_computes_what_its_program_does(name: str) -> None:
 @pytest.mark.parametrize("analysis", [lambda: model("gpt"), lambda: foreign("mlp")])
 def test_a_cut_gives_the_numbers_its_program_does(analysis: object) -> None:
     found: Analysis = analysis()  # type: ignore[operator]
-    program, cut = list(programs(found))[-1]
+    program, extract = list(programs(found))[-1]
     inputs = example_inputs(found.graph, program.inputs)
     before = jax.jit(lambda *x: program.run(found.graph, x))(*inputs)
-    after = jax.jit(lambda *x: rebuild(cut.graph, x, Untouched()))(*inputs)
-    again = example_inputs(cut.graph, cut.graph.inputs)
+    after = jax.jit(lambda *x: rebuild(extract.graph, x, Untouched()))(*inputs)
+    again = example_inputs(extract.graph, extract.graph.inputs)
     for a, b, c, d in zip(before, after, inputs, again, strict=False):
         np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(c, d, err_msg="fills are the same inside a cut")
+        np.testing.assert_array_equal(c, d, err_msg="fills are the same inside an extract")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_cuts_are_well_formed(name: str) -> None:
     analysis = CASES[name]()
-    for program, cut in programs(analysis):
-        check_graph(cut)
+    for program, extract in programs(analysis):
+        check_graph(extract)
         step = analysis.graph
-        assert cut.inputs == program.inputs
-        assert cut.outputs == program.outputs
-        assert cut.times == program.times
-        for value, there in zip(cut.graph.values, cut.values, strict=True):
+        assert extract.inputs == program.inputs
+        assert extract.outputs == program.outputs
+        assert extract.times == program.times
+        for value, there in zip(extract.graph.values, extract.values, strict=True):
             assert value.shape == step.values[there].shape
             assert value.dtype == step.values[there].dtype
-        assert [e.op for e in cut.graph.equations] == [
+        assert [e.op for e in extract.graph.equations] == [
             step.equations[e].op for e in program.equations
         ]
-        for block, there in zip(cut.blocks.blocks, cut.blocks_of, strict=True):
+        for block, there in zip(extract.blocks.blocks, extract.blocks_of, strict=True):
             old = analysis.blocks[there]
             assert [c.name for c in block.candidates] == [c.name for c in old.candidates]
-            assert block.strategies(cut.blocks.mesh_shape) == old.strategies(analysis.mesh_shape)
+            assert block.strategies(extract.blocks.mesh_shape) == old.strategies(
+                analysis.mesh_shape
+            )
 
 
-def check_graph(cut: Extract) -> None:
-    graph = cut.graph
+def check_graph(extract: Extract) -> None:
+    graph = extract.graph
     made: dict[int, int] = {}
     for position, equation in enumerate(graph.equations):
         assert equation.index == position
@@ -106,17 +108,17 @@ def check_graph(cut: Extract) -> None:
     assert set(graph.outputs) <= set(made)
     assert graph.returned == set(graph.outputs)
     assert not set(graph.constants) & set(graph.inputs)
-    arguments = list(cut.feedback.values())
+    arguments = list(extract.feedback.values())
     assert len(set(arguments)) == len(arguments), "an argument is replaced once"
-    for result, argument in cut.feedback.items():
+    for result, argument in extract.feedback.items():
         new, old = graph.values[graph.outputs[result]], graph.values[graph.inputs[argument]]
         assert (new.shape, new.dtype) == (old.shape, old.dtype)
-    check_grouping(cut)
+    check_grouping(extract)
 
 
-def check_grouping(cut: Extract) -> None:
+def check_grouping(extract: Extract) -> None:
     """What of `check_blocks` holds for a part of a step."""
-    graph, blocks = cut.graph, cut.blocks
+    graph, blocks = extract.graph, extract.blocks
     for index, block in enumerate(blocks.blocks):
         assert block.index == index
         assert block.seeds
@@ -141,10 +143,14 @@ def check_grouping(cut: Extract) -> None:
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama", "moe"])
 def test_all_contractions_of_a_cut_are_accounted_for(name: str) -> None:
     """A contraction that no block asks for would be left to the compiler."""
-    for _, cut in programs(CASES[name]()):
-        known = {seed for block in cut.blocks.blocks for seed in block.seeds}
-        known |= {*cut.blocks.home, *cut.blocks.matched, *cut.blocks.recomputed.equations}
-        for equation in cut.graph.equations:
+    for _, extract in programs(CASES[name]()):
+        known = {seed for block in extract.blocks.blocks for seed in block.seeds}
+        known |= {
+            *extract.blocks.home,
+            *extract.blocks.matched,
+            *extract.blocks.recomputed.equations,
+        }
+        for equation in extract.graph.equations:
             assert equation.primitive != "dot_general" or equation.index in known
 
 
@@ -160,7 +166,7 @@ def test_the_depth_of_a_model_changes_no_program(name: str, depths: tuple[int, .
     found = []
     for layers in depths:
         extracts = [kind.extracts for kind in kinds(model(name, layers=layers))]
-        found.append([program_digest(cut) for (cut,) in extracts])
+        found.append([program_digest(extract) for (extract,) in extracts])
     assert all(digests == found[0] for digests in found)
 
 
@@ -191,7 +197,9 @@ def test_all_inner_occurrences_are_one_program() -> None:
     digests = set()
     for segment in analysis.distinct_segments[1].occurrences:
         (program,) = cutter.programs(segment)
-        digests.add(program_digest(extract(analysis.graph, analysis.grouping, program, feedback)))
+        digests.add(
+            program_digest(extract_program(analysis.graph, analysis.grouping, program, feedback))
+        )
     assert len(digests) == 1
 
 
@@ -247,7 +255,7 @@ def test_sums_and_states_are_where_their_parameters_are() -> None:
     analysis = accumulating()
     for segment, name in zip(analysis.segments, ("embed", "layers", "head"), strict=True):
         extracts = kinds(analysis)[segment.kind].extracts
-        own = [p for cut in extracts for p in cut.graph.input_paths if f"'{name}'" in p]
+        own = [p for extract in extracts for p in extract.graph.input_paths if f"'{name}'" in p]
         fed_back = [extracts[-1].graph.input_paths[i] for i in extracts[-1].feedback.values()]
         assert sorted(fed_back) == sorted({*own})
         last = extracts[-1].graph

@@ -66,8 +66,8 @@ def test_a_step_that_computes_again_gives_exactly_the_step(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_level_keeps_what_it_says(name: str) -> None:
     for kind in kinds(CASES[name]()):
-        cut = kind.extracts[0]
-        graph, seeds = cut.graph, {s for block in cut.blocks.blocks for s in block.seeds}
+        extract = kind.extracts[0]
+        graph, seeds = extract.graph, {s for block in extract.blocks.blocks for s in block.seeds}
         made = {v: e for e in graph.role(Role.FORWARD) for v in e.outputs}
         before = held_values(graph, [])
         for keep, one in kind.levels.items():

@@ -58,8 +58,8 @@ def lay_segments(
         laid.append(known[kind.index, how])
         where = interfaces.places[segment.index].equations
         placed += [
-            Placed(cut.graph, lie, equations)
-            for cut, lie, equations in zip(kind.extracts, laid[-1], where, strict=True)
+            Placed(extract.graph, lie, equations)
+            for extract, lie, equations in zip(kind.extracts, laid[-1], where, strict=True)
         ]
     arguments = {
         value: end.layout(laid[segment]) for value, (segment, end) in interfaces.homes.items()

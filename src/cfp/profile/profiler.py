@@ -336,5 +336,5 @@ def _all(kind: Kind, sample: int | None) -> Iterable[Option]:
 
 
 def _work(kind: Kind) -> float:
-    cut = kind.extracts[0]
-    return sum(flops(equation.op) for equation in cut.graph.equations if equation.op.map)
+    extract = kind.extracts[0]
+    return sum(flops(equation.op) for equation in extract.graph.equations if equation.op.map)

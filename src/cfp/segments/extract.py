@@ -75,7 +75,9 @@ class Extract:
         return tuple(self.values[value] for value in self.graph.outputs)
 
 
-def extract(graph: Graph, blocks: Blocks, program: Program, feedback: Mapping[int, int]) -> Extract:
+def extract_program(
+    graph: Graph, blocks: Blocks, program: Program, feedback: Mapping[int, int]
+) -> Extract:
     """Returns the program as a graph. `feedback` says which results of the step are its next
     arguments."""
     equations = [graph.equations[e] for e in program.equations]
@@ -86,7 +88,7 @@ def extract(graph: Graph, blocks: Blocks, program: Program, feedback: Mapping[in
         order.update(dict.fromkeys(equation.outputs))
     number = {value: i for i, value in enumerate(order)}
     place = {equation.index: i for i, equation in enumerate(equations)}
-    cut = _cut_graph(graph, program, equations, number, place)
+    own = _cut_graph(graph, program, equations, number, place)
     belongs = [block for block in blocks.blocks if any(seed in place for seed in block.seeds)]
     stored = {value for value in program.inputs if _parameter(graph, blocks, value)}
     inputs = {value: i for i, value in enumerate(program.inputs)}
@@ -97,7 +99,7 @@ def extract(graph: Graph, blocks: Blocks, program: Program, feedback: Mapping[in
         if round_values.get(value) in inputs
     }
     return Extract(
-        cut,
+        own,
         _cut_blocks(blocks, belongs, number, place, frozenset(number[v] for v in stored)),
         tuple(order),
         program.equations,

@@ -192,7 +192,7 @@ def test_programs_count_as_often_as_they_run() -> None:
 
 def test_what_a_micro_batch_does_counts_as_often_and_the_update_once() -> None:
     embedding, layer, head = kinds(accumulating())
-    assert [[cut.times for cut in kind.extracts] for kind in (embedding, layer, head)] == [
+    assert [[extract.times for extract in kind.extracts] for kind in (embedding, layer, head)] == [
         [3, 1],
         [6, 3, 1],
         [3, 1],

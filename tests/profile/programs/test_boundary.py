@@ -16,7 +16,7 @@ from cfp.profile import Option
 from cfp.profile.programs.boundary import Crossing, find_interfaces
 from cfp.profile.programs.kinds import find_kinds, shift_dims
 from cfp.profile.programs.requests import Resharding
-from cfp.segments.extract import Extract, extract
+from cfp.segments.extract import Extract, extract_program
 from cfp.segments.program import Cutter
 from cfp.trace import LOOP_ENTER, LOOP_PRIMITIVES, is_key
 from tests.profile.cases import CASES, foreign, kinds, model, random_option
@@ -53,9 +53,9 @@ def test_ends_are_where_the_programs_read_and_write() -> None:
         what = crossing.boundary
         for end, segment in ((what.source, crossing.source), (what.target, crossing.target)):
             assert end.kind == analysis.segments[segment].kind
-            cut = kinds(analysis)[end.kind].extracts[end.extract]
-            values = cut.graph.outputs if end.result else cut.graph.inputs
-            tensor = cut.graph.values[values[end.position]]
+            extract = kinds(analysis)[end.kind].extracts[end.extract]
+            values = extract.graph.outputs if end.result else extract.graph.inputs
+            tensor = extract.graph.values[values[end.position]]
             assert (tensor.shape, str(tensor.dtype)) == (what.shape, what.dtype)
 
 
@@ -170,17 +170,18 @@ def test_nothing_that_is_read_is_forgotten(name: str) -> None:
     covered = {(c.target, c.boundary.target) for c in crossings(analysis)}
     ends = {(target, end.extract, end.position) for target, end in covered}
     missing = [
-        f"segment {segment}, program {cut}: {analysis.graph.describe(value)}"
-        for segment, cut, position, value in needed(analysis)
-        if (segment, cut, position) not in ends
+        f"segment {segment}, program {extract}: {analysis.graph.describe(value)}"
+        for segment, extract, position, value in needed(analysis)
+        if (segment, extract, position) not in ends
     ]
     assert not missing
 
 
 def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
-    """(segment, cut, position, value) of what comes from another segment, or from another program
-    of the same one without a pair. Occurrences whose program is not quite the kind's (the first
-    layer may also compute what all share) are left out on both sides: their ends are a guess.
+    """Yields (segment, extract, position, value) of what comes from another segment, or from
+    another program of the same one without a pair. Occurrences whose program is not quite the
+    kind's (the first layer may also compute what all share) are left out on both sides: their ends
+    are a guess.
     """
     graph = analysis.graph
     cutter = Cutter(graph, analysis.grouping, analysis.segmentation)
@@ -188,28 +189,30 @@ def needed(analysis: Analysis) -> Iterator[tuple[int, int, int, int]]:
     extracts: dict[tuple[int, int], Extract] = {}
     for segment in analysis.segments:
         for i, program in enumerate(cutter.programs(segment.index)):
-            extracts[segment.index, i] = extract(graph, analysis.grouping, program, feedback)
+            extracts[segment.index, i] = extract_program(
+                graph, analysis.grouping, program, feedback
+            )
     usual = {
-        (segment, i): types(cut)
+        (segment, i): types(extract)
         == types(kinds(analysis)[analysis.segments[segment].kind].extracts[i])
-        for (segment, i), cut in extracts.items()
+        for (segment, i), extract in extracts.items()
     }
-    makers = {value: place for place, cut in extracts.items() for value in cut.outputs}
+    makers = {value: place for place, extract in extracts.items() for value in extract.outputs}
     homes: dict[int, tuple[int, int]] = {}
-    for place, cut in extracts.items():
-        for position in cut.feedback.values():
-            homes.setdefault(cut.inputs[position], place)
-    for place, cut in extracts.items():
-        for value in cut.inputs:
+    for place, extract in extracts.items():
+        for position in extract.feedback.values():
+            homes.setdefault(extract.inputs[position], place)
+    for place, extract in extracts.items():
+        for value in extract.inputs:
             homes.setdefault(value, place)
-    for (segment, i), cut in extracts.items():
+    for (segment, i), extract in extracts.items():
         kind = kinds(analysis)[analysis.segments[segment].kind]
         paired = {pair.inside for pair in kind.slices}
         if i == 1:
             paired = {pair.outside for pair in (*kind.slices, *kind.stacks)}
         if not usual[segment, i]:
             continue
-        for position, value in enumerate(cut.inputs):
+        for position, value in enumerate(extract.inputs):
             tensor = graph.values[value]
             if not tensor.shape or is_key(tensor.dtype) or position in paired:
                 continue
@@ -236,9 +239,9 @@ def origins(analysis: Analysis, value: int) -> Iterator[int]:
     yield value
 
 
-def types(cut: Extract) -> list[tuple[Any, str]]:
-    values = [*cut.graph.inputs, *cut.graph.outputs]
-    return [(cut.graph.values[v].shape, str(cut.graph.values[v].dtype)) for v in values]
+def types(extract: Extract) -> list[tuple[Any, str]]:
+    values = [*extract.graph.inputs, *extract.graph.outputs]
+    return [(extract.graph.values[v].shape, str(extract.graph.values[v].dtype)) for v in values]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "moe", "llama"])

@@ -64,11 +64,11 @@ def test_equal_fingerprints_need_not_be_equal_programs() -> None:
 
 
 def test_constants_and_what_goes_round_count() -> None:
-    (cut,) = kinds(two_products())[0].extracts
-    assert program_digest(replace(cut, feedback={})) != program_digest(cut)
-    value, constant = next(iter(cut.graph.constants.items()))
-    other = replace(cut.graph, constants={**cut.graph.constants, value: constant + 1})
-    assert program_digest(replace(cut, graph=other)) != program_digest(cut)
+    (extract,) = kinds(two_products())[0].extracts
+    assert program_digest(replace(extract, feedback={})) != program_digest(extract)
+    value, constant = next(iter(extract.graph.constants.items()))
+    other = replace(extract.graph, constants={**extract.graph.constants, value: constant + 1})
+    assert program_digest(replace(extract, graph=other)) != program_digest(extract)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_the_text_of_a_program_has_no_address() -> None:
     steps = [*(foreign(name) for name in names), model("gpt"), model("moe", layers=4)]
     for analysis in steps:
         for kind in kinds(analysis):
-            for cut in kind.extracts:
-                text = "\n".join(_lines(cut))
+            for extract in kind.extracts:
+                text = "\n".join(_lines(extract))
                 assert not re.search(r"0x[0-9a-f]{4,}", text)
 
 
@@ -156,8 +156,8 @@ def keys_here() -> list[str]:
     for analysis in (model("gpt"), foreign("conv"), foreign("control_flow")):
         for kind in kinds(analysis):
             option = Option((0,) * len(kind.strategies))
-            for cut, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
-                found.append(job_key(machine, program_digest(cut), layouts))
+            for extract, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
+                found.append(job_key(machine, program_digest(extract), layouts))
     return found
 
 

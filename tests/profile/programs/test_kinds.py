@@ -39,8 +39,8 @@ def test_random_options_lie_consistently(name: str) -> None:
     for kind in kinds(CASES[name]()):
         for seed in range(3):  # a state each
             option = random_option(kind, seed)
-            for cut, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
-                check(cut, layouts)
+            for extract, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
+                check(extract, layouts)
             if kind.chained is not None and seed == 2:
                 check(kind.chained, kind.chained_layouts(option))
 
@@ -49,23 +49,23 @@ def test_random_options_on_two_axes() -> None:
     for analysis in (model("gpt", (2, 2)), model("llama", (2, 2), scan=True, checkpoint=True)):
         for kind in kinds(analysis):
             option = random_option(kind, kind.index)
-            for cut, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
-                check(cut, layouts)
+            for extract, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
+                check(extract, layouts)
 
 
-def check(cut: Extract, layouts: Layouts) -> None:
-    check_layouts(cut.graph, cut.blocks, layouts, cut.feedback)
+def check(extract: Extract, layouts: Layouts) -> None:
+    check_layouts(extract.graph, extract.blocks, layouts, extract.feedback)
     for value, layout in layouts.known.items():
-        assert fits(layout, cut.graph.values[value].shape, cut.blocks.mesh_shape)
+        assert fits(layout, extract.graph.values[value].shape, extract.blocks.mesh_shape)
 
 
 def test_a_plain_option_lies_as_its_strategies_alone_say() -> None:
     kind = kinds(model("gpt"))[1]
-    (cut,) = kind.extracts
+    (extract,) = kind.extracts
     option = random_option(kind, 5, State.BLOCK)
     (layouts,) = kind.layouts(option)
     assert layouts == propagate(
-        cut.graph, cut.blocks, kind.chosen(option), (4,), feedback=cut.feedback
+        extract.graph, extract.blocks, kind.chosen(option), (4,), feedback=extract.feedback
     )
 
 
@@ -134,10 +134,10 @@ def test_what_a_loop_closes_over_lies_alike_in_and_out() -> None:
 def test_training_state_is_split_as_asked(state: State) -> None:
     """Every axis is used, where dims divide: all of the tiny model's but the scales of norms."""
     kind = kinds(model("gpt"))[1]
-    (cut,) = kind.extracts
+    (extract,) = kind.extracts
     for seed in range(2):
         (layouts,) = kind.layouts(random_option(kind, seed, state))
-        by_path = dict(zip(cut.graph.input_paths, layouts.inputs, strict=True))
+        by_path = dict(zip(extract.graph.input_paths, layouts.inputs, strict=True))
         for path, layout in by_path.items():
             if ".mu" in path or ".nu" in path:
                 if state is not State.BLOCK:
@@ -165,18 +165,19 @@ def test_a_lowered_program_computes_the_same(make: Any, index: int, seed: int) -
     analysis: Analysis = make()
     kind = kinds(analysis)[index]
     option = random_option(kind, seed)
-    cut, layouts = kind.extracts[0], kind.layouts(option)[0]
-    check_lowered(cut, layouts)
+    extract, layouts = kind.extracts[0], kind.layouts(option)[0]
+    check_lowered(extract, layouts)
 
 
-def check_lowered(cut: Extract, layouts: Layouts) -> None:
-    """Against the cut's graph; in a loop, run as often and carried by hand."""
-    on = mesh(cut.blocks.mesh_shape)
-    graph = cut.graph
-    exported = jax.export.deserialize(bytearray(lower(cut, layouts, on)))
+def check_lowered(extract: Extract, layouts: Layouts) -> None:
+    """Compares the lowered program with the extract's graph; a loop is run as often, and carried
+    by hand."""
+    on = mesh(extract.blocks.mesh_shape)
+    graph = extract.graph
+    exported = jax.export.deserialize(bytearray(lower(extract, layouts, on)))
     assert exported.nr_devices == on.size
-    turns = [example_inputs(graph, graph.inputs, seed) for seed in range(cut.iterations)]
-    carries, slices = carried(cut, layouts), sliced(cut, layouts)
+    turns = [example_inputs(graph, graph.inputs, seed) for seed in range(extract.iterations)]
+    carries, slices = carried(extract, layouts), sliced(extract, layouts)
     for inputs in turns[1:]:
         for i in set(range(len(inputs))) - slices:
             inputs[i] = turns[0][i]
@@ -184,7 +185,7 @@ def check_lowered(cut: Extract, layouts: Layouts) -> None:
         _stack(column) if i in slices else _bits(column[0])
         for i, column in enumerate(zip(*turns, strict=True))
     ]
-    asked = fills(cut, layouts)
+    asked = fills(extract, layouts)
     assert [(x.shape, str(x.dtype)) for x in given] == [(f.shape, f.dtype) for f in asked]
     lie = [shift_dims(at, int(i in slices)) for i, at in enumerate(layouts.inputs)]
     placed = [jax.device_put(x, sharding(on, at)) for x, at in zip(given, lie, strict=True)]
@@ -197,7 +198,7 @@ def check_lowered(cut: Extract, layouts: Layouts) -> None:
         found.append(once(*inputs))
     for n, (value, layout) in enumerate(zip(graph.outputs, layouts.outputs, strict=True)):
         what = graph.describe(value)
-        stacked = cut.iteration is not None and n not in carries.values()
+        stacked = extract.iteration is not None and n not in carries.values()
         a, b = results[n], _stack([one[n] for one in found]) if stacked else found[-1][n]
         lies = shift_dims(layout, int(stacked))
         assert a.sharding.is_equivalent_to(sharding(on, lies), a.ndim), what

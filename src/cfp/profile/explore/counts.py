@@ -91,8 +91,8 @@ def count_option(kind: Kind, option: Option) -> Array:
     """Returns the bytes that a device sends along each axis in a step, the number of collectives,
     the FLOPs of its products, and the bytes it writes."""
     total = np.zeros(2 * len(kind.mesh_shape) + 2)
-    for cut, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
-        found = count_traffic(cut.graph, layouts, kind.mesh_shape)
+    for extract, layouts in zip(kind.extracts, kind.layouts(option), strict=True):
+        found = count_traffic(extract.graph, layouts, kind.mesh_shape)
         sent = (*found.sent_bytes, *found.collectives)
-        total += cut.times * np.array([*sent, found.flops, found.written_bytes])
+        total += extract.times * np.array([*sent, found.flops, found.written_bytes])
     return total

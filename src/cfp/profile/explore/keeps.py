@@ -59,17 +59,17 @@ def allowed(kind: Kind, option: Option, recompute: Recompute) -> bool:
 
 
 def _worthwhile(kind: Kind, option: Option, binds: bool, recompute: Recompute) -> Iterator[Option]:
-    cut = kind.extracts[0]
+    extract = kind.extracts[0]
     levels = kind.levels
     if Keep.ALL in levels and recompute is not Recompute.AS_WRITTEN:
         yield replace(option, keep=Keep.ALL)
     if not binds or recompute is not Recompute.AUTO:
         return
-    least = held_bytes(cut, kind.layouts(option)[0])
+    least = held_bytes(extract, kind.layouts(option)[0])
     for keep in (Keep.CONTRACTIONS, Keep.INPUTS):
         if keep in levels:
             one = replace(option, keep=keep)
-            held = held_bytes(cut, kind.layouts(one)[0])
+            held = held_bytes(extract, kind.layouts(one)[0])
             if held <= CLEARLY_LESS * least:
                 least = held
                 yield one

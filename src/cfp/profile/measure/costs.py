@@ -86,13 +86,13 @@ class SegmentProfile:
 
 def cost_of(kind: Kind, layouts: Sequence[Layouts], measured: Sequence[Measurement]) -> Cost:
     """Returns the cost of an option from the measurements of its kind's programs."""
-    times = [cut.times / cut.iterations for cut in kind.extracts]
+    times = [extract.times / extract.iterations for extract in kind.extracts]
     uses = []
-    for cut, lie, found, known in zip(
+    for extract, lie, found, known in zip(
         kind.extracts, layouts, measured, _elsewhere(kind), strict=True
     ):
         assert found.memory is not None
-        uses.append(memory_use(cut, lie, found.memory, known))
+        uses.append(memory_use(extract, lie, found.memory, known))
     memory = uses[0]
     for use in uses[1:]:
         memory = memory.plus(use)
@@ -110,9 +110,9 @@ def _elsewhere(kind: Kind) -> list[set[int]]:
     """Returns the arguments of each program that a program further out has too, and the slices that
     an iteration reads of the stacks outside."""
     found = []
-    for i, cut in enumerate(kind.extracts):
+    for i, extract in enumerate(kind.extracts):
         outer = {value for other in kind.extracts[i + 1 :] for value in other.inputs}
-        found.append({n for n, value in enumerate(cut.inputs) if value in outer})
+        found.append({n for n, value in enumerate(extract.inputs) if value in outer})
     for pairs in (kind.slices, *kind.further):
         found[0] |= {pair.inside for pair in pairs}
     return found

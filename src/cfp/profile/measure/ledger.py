@@ -105,13 +105,15 @@ class Ledger:
         """Returns what one occurrence sends in a step under an option; None where that is not
         known."""
         programs = []
-        cuts = kind.extracts if kind.chained is None else (kind.chained,)
-        for cut, request in zip(cuts, self.requests[kind.index][option], strict=True):
+        extracts = kind.extracts if kind.chained is None else (kind.chained,)
+        for extract, request in zip(extracts, self.requests[kind.index][option], strict=True):
             found = self.campaign.known.get(request.key)
             if found is None or found.collectives is None:
                 return None
-            times = cut.times / cut.iterations if kind.chained is None else 0.5  # two in a row
-            programs.append(ProgramSends(cut.graph, times, found.collectives))
+            times = 0.5  # a chained program is two in a row
+            if kind.chained is None:
+                times = extract.times / extract.iterations
+            programs.append(ProgramSends(extract.graph, times, found.collectives))
         return sent_by(programs)
 
     def _memory_alone(self, kind: Kind, option: Option) -> MemoryUse | None:

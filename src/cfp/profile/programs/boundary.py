@@ -30,7 +30,7 @@ from cfp.trace import (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a tensor leaves or enters a segment: which cut of its kind, and the position."""
+    """Where a tensor leaves or enters a segment: which extract of its kind, and the position."""
 
     kind: int
     extract: int
@@ -103,25 +103,25 @@ class _Finder:
         self._enter_of = {exit_: enter for enter, exit_ in carries}
         self._arguments: list[tuple[int, int, End]] = []  # (segment, value, end), in order
         self._made: dict[int, tuple[int, End]] = {}
-        self._loops: dict[tuple[int, int], int | None] = {}  # (segment, cut) -> its loop
+        self._loops: dict[tuple[int, int], int | None] = {}  # (segment, extract) -> its loop
         places = {place.segment: place for kind in kinds for place in kind.places}
         self.places = tuple(places[segment.index] for segment in analysis.segments)
         for place, segment in zip(self.places, analysis.segments, strict=True):
-            for cut in range(len(kinds[segment.kind].extracts)):
-                self._note(place, segment.kind, cut)
+            for extract in range(len(kinds[segment.kind].extracts)):
+                self._note(place, segment.kind, extract)
         self.homes = self._find_homes()
 
-    def _note(self, place: Place, kind: int, cut: int) -> None:
+    def _note(self, place: Place, kind: int, extract: int) -> None:
         """Notes what enters and leaves one program of a segment."""
         segment = place.segment
-        own = [equation for equation in place.equations[cut] if equation is not None]
-        self._loops[segment, cut] = self._loop_of(own)
-        for position, value in enumerate(place.arguments[cut]):
+        own = [equation for equation in place.equations[extract] if equation is not None]
+        self._loops[segment, extract] = self._loop_of(own)
+        for position, value in enumerate(place.arguments[extract]):
             if value is not None:
-                self._arguments.append((segment, value, End(kind, cut, position, result=False)))
-        for position, value in enumerate(place.results[cut]):
+                self._arguments.append((segment, value, End(kind, extract, position, result=False)))
+        for position, value in enumerate(place.results[extract]):
             if value is not None:
-                self._made[value] = segment, End(kind, cut, position, result=True)
+                self._made[value] = segment, End(kind, extract, position, result=True)
 
     def find(self) -> Iterator[Crossing]:
         for segment, value, target in self._arguments:

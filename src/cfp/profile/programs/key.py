@@ -25,9 +25,9 @@ FORMAT = 2  # raise it when the meaning of a stored measurement changes
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def program_digest(cut: Extract) -> str:
+def program_digest(extract: Extract) -> str:
     """Returns a digest of a program: equations, shapes, dtypes, constants, and feedback."""
-    return _hash("\n".join(_lines(cut)))
+    return _hash("\n".join(_lines(extract)))
 
 
 def job_key(machine: Machine, program: str, layouts: Layouts) -> str:
@@ -53,8 +53,8 @@ def key_of(machine: Machine, *what: Any) -> str:
     return _hash(json.dumps([FORMAT, machine.to_json(), *what], sort_keys=True))
 
 
-def _lines(cut: Extract) -> Iterable[str]:
-    graph = cut.graph
+def _lines(extract: Extract) -> Iterable[str]:
+    graph = extract.graph
     texts: dict[Op, str] = {}
     for value in graph.inputs:
         yield f"in {graph.values[value].show()}"
@@ -69,10 +69,13 @@ def _lines(cut: Extract) -> Iterable[str]:
         yield f"{equation.outputs} = {texts[op]} {equation.inputs} {equation.role.value}"
     for loop in graph.loops:  # a whole step has them, a segment's program does not
         yield f"loop {loop.parent} {loop.length} {loop.reverse} {loop.carries} {loop.twin}"
-    yield f"out {graph.outputs} round {sorted(cut.feedback.items())}"
-    if cut.iteration is not None:
-        carries, varies = sorted(cut.iteration.carries.items()), sorted(cut.iteration.varies)
-        yield f"loop of {cut.iterations} carries {carries} varies {varies}"
+    yield f"out {graph.outputs} round {sorted(extract.feedback.items())}"
+    if extract.iteration is not None:
+        carries, varies = (
+            sorted(extract.iteration.carries.items()),
+            sorted(extract.iteration.varies),
+        )
+        yield f"loop of {extract.iterations} carries {carries} varies {varies}"
 
 
 def _op(graph: Graph, op: Op) -> str:

@@ -20,7 +20,7 @@ from cfp.layouts import Layout, Layouts, Placed, substitute
 from cfp.layouts.state import State, propagate_state
 from cfp.segments import DistinctSegment
 from cfp.segments.correspond import Correspondence, correspond
-from cfp.segments.extract import Extract, extract
+from cfp.segments.extract import Extract, extract_program
 from cfp.segments.keep import Keep, levels, recomputation
 from cfp.segments.program import Cutter
 from cfp.trace import LOOP_EXIT, LOOP_SLICE, LOOP_STACK, Graph, source_line
@@ -85,7 +85,7 @@ class Kind:
 
     `extracts` are its programs, the loop's body first, and `places` where they occur in the step.
     `chain` is two neighbours, where the segment occurs twice in a row outside loops. `slices`
-    pair arguments of the second cut to arguments of the first (stacked parameters, and what the
+    pair arguments of the second extract to arguments of the first (stacked parameters, and what the
     loop reads whole), `stacks` arguments of the second to results of the first (stacked
     gradients), `rounds` likewise where these go round the loop (sums of gradients). Where there are
     loops in loops, `further` are the slices of the extracts after the second.
@@ -181,12 +181,12 @@ class Kind:
         }
         rest = [
             _lay(
-                cut,
+                extract,
                 (),
                 outer,
                 held={n.outside: shift_dims(body.inputs[n.inside], n.shift) for n in pairs},
             )
-            for cut, pairs in zip(self.extracts[2:], self.further, strict=True)
+            for extract, pairs in zip(self.extracts[2:], self.further, strict=True)
         ]
         rounds = {pair.result: once.inputs[pair.outside] for pair in self.rounds}
         body = _lay(first, chosen, inner, wanted={**wanted, **rounds})
@@ -213,7 +213,7 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
     cutter = Cutter(graph, blocks, segments)
 
     def extracts(*indices: int) -> tuple[Extract, ...]:
-        return tuple(extract(graph, blocks, p, feedback) for p in cutter.programs(*indices))
+        return tuple(extract_program(graph, blocks, p, feedback) for p in cutter.programs(*indices))
 
     like = correspond(graph, blocks, segments, cutter)
     kinds = []
@@ -239,7 +239,7 @@ def find_kinds(analysis: Analysis, outer: Sequence[int | None] = ()) -> tuple[Ki
                 slices=slices,
                 stacks=stacks,
                 rounds=rounds,
-                further=tuple(_loop_pairs(graph, (found[0], cut))[0] for cut in found[2:]),
+                further=tuple(_loop_pairs(graph, (found[0], extract))[0] for extract in found[2:]),
             )
         )
     return tuple(kinds)
@@ -258,9 +258,9 @@ def _place(
 
     return Place(
         segment,
-        tuple(tuple(like.equations.get(e) for e in cut.equations) for cut in extracts),
-        tuple(known(cut.inputs, enters) for cut in extracts),
-        tuple(known(cut.outputs, made) for cut in extracts),
+        tuple(tuple(like.equations.get(e) for e in extract.equations) for extract in extracts),
+        tuple(known(extract.inputs, enters) for extract in extracts),
+        tuple(known(extract.outputs, made) for extract in extracts),
     )
 
 
@@ -283,15 +283,15 @@ def _chain(both: Extract, alone: Extract, two: Sequence[Place]) -> Chain:
 
 
 def _strategies(
-    cut: Extract,
+    extract: Extract,
     outer: Sequence[int | None],
     listed: Callable[[Block, tuple[int, ...]], tuple[Strategy, ...]],
 ) -> tuple[tuple[Strategy, ...], ...]:
     """Returns the strategies of every block; those with `outer` on the first axis, where there are
     any."""
     found = []
-    for block, number in zip(cut.blocks.blocks, cut.blocks_of, strict=True):
-        every = listed(block, cut.blocks.mesh_shape)
+    for block, number in zip(extract.blocks.blocks, extract.blocks_of, strict=True):
+        every = listed(block, extract.blocks.mesh_shape)
         some = tuple(s for s in every if outer and s[0] == outer[number])
         found.append(some or every)
     return tuple(found)
@@ -306,7 +306,7 @@ def _first_of_two(distinct: DistinctSegment) -> int | None:
 
 
 def _lay(
-    cut: Extract,
+    extract: Extract,
     strategies: tuple[Strategy, ...],
     state: State,
     *,
@@ -314,13 +314,13 @@ def _lay(
     wanted: Mapping[int, Layout] | None = None,
 ) -> Layouts:
     return propagate_state(
-        cut.graph,
-        cut.blocks,
+        extract.graph,
+        extract.blocks,
         strategies,
-        cut.blocks.mesh_shape,
+        extract.blocks.mesh_shape,
         state,
         held=held,
-        feedback=cut.feedback,
+        feedback=extract.feedback,
         wanted=wanted,
     )
 

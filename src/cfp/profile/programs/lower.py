@@ -40,38 +40,38 @@ def check_callbacks(graph: Graph) -> None:
         )
 
 
-def fills(cut: Extract, layouts: Layouts) -> tuple[Fill, ...]:
+def fills(extract: Extract, layouts: Layouts) -> tuple[Fill, ...]:
     """Returns how the arguments of the program that `lower` makes are filled."""
-    stacked = sliced(cut, layouts)
+    stacked = sliced(extract, layouts)
     return tuple(
-        replace(fill, shape=(cut.iterations, *fill.shape)) if i in stacked else fill
-        for i, fill in enumerate(fills_of(cut.graph, cut.graph.inputs))
+        replace(fill, shape=(extract.iterations, *fill.shape)) if i in stacked else fill
+        for i, fill in enumerate(fills_of(extract.graph, extract.graph.inputs))
     )
 
 
-def carried(cut: Extract, layouts: Layouts) -> dict[int, int]:
+def carried(extract: Extract, layouts: Layouts) -> dict[int, int]:
     """Returns the arguments that the measured loop carries, with the results that replace them."""
-    if cut.iteration is None:
+    if extract.iteration is None:
         return {}
     return {
         argument: result
-        for argument, result in cut.iteration.carries.items()
+        for argument, result in extract.iteration.carries.items()
         if layouts.inputs[argument] == layouts.outputs[result]
     }
 
 
-def sliced(cut: Extract, layouts: Layouts) -> frozenset[int]:
+def sliced(extract: Extract, layouts: Layouts) -> frozenset[int]:
     """Returns the arguments that the measured loop reads a slice of in every iteration."""
-    if cut.iteration is None:
+    if extract.iteration is None:
         return frozenset()
-    others = cut.iteration.carries.keys() - carried(cut, layouts).keys()
-    return cut.iteration.varies | others
+    others = extract.iteration.carries.keys() - carried(extract, layouts).keys()
+    return extract.iteration.varies | others
 
 
-def lower(cut: Extract, layouts: Layouts, mesh: AnyMesh, platform: str | None = None) -> bytes:
+def lower(extract: Extract, layouts: Layouts, mesh: AnyMesh, platform: str | None = None) -> bytes:
     """Returns the program as a serialised `jax.export.Exported` for the mesh, and for a `platform`
     where that is not JAX's own."""
-    graph = cut.graph
+    graph = extract.graph
     touch = Constrain(mesh, layouts, platform)
 
     def program(*flat: Any) -> tuple[Any, ...]:
@@ -82,25 +82,25 @@ def lower(cut: Extract, layouts: Layouts, mesh: AnyMesh, platform: str | None = 
         )
 
     inputs, outputs = list(layouts.inputs), list(layouts.outputs)
-    if cut.iteration is not None:
-        for i in sliced(cut, layouts):
+    if extract.iteration is not None:
+        for i in sliced(extract, layouts):
             inputs[i] = shift_dims(inputs[i], 1)
         for i in range(len(outputs)):
-            if i not in carried(cut, layouts).values():
+            if i not in carried(extract, layouts).values():
                 outputs[i] = shift_dims(outputs[i], 1)
     jitted: Any = jax.jit(
-        program if cut.iteration is None else _looped(program, cut, layouts, mesh),
+        program if extract.iteration is None else _looped(program, extract, layouts, mesh),
         in_shardings=tuple(sharding(mesh, layout) for layout in inputs),
         out_shardings=tuple(sharding(mesh, layout) for layout in outputs),
     )
-    return export(jitted, fills(cut, layouts), platform)
+    return export(jitted, fills(extract, layouts), platform)
 
 
 def _looped(
-    program: Callable[..., tuple[Any, ...]], cut: Extract, layouts: Layouts, mesh: AnyMesh
+    program: Callable[..., tuple[Any, ...]], extract: Extract, layouts: Layouts, mesh: AnyMesh
 ) -> Callable[..., tuple[Any, ...]]:
-    """Returns the loop of `cut.iterations` iterations of the program."""
-    carries, slices = carried(cut, layouts), sorted(sliced(cut, layouts))
+    """Returns the loop of `extract.iterations` iterations of the program."""
+    carries, slices = carried(extract, layouts), sorted(sliced(extract, layouts))
     count = len(layouts.outputs)
     stacked = [i for i in range(count) if i not in carries.values()]
 
@@ -117,7 +117,7 @@ def _looped(
             return tuple(made[i] for i in carries.values()), tuple(made[i] for i in stacked)
 
         first = tuple(flat[i] for i in carries), tuple(flat[i] for i in slices)
-        last, stacks = jax.lax.scan(turn, *first, length=cut.iterations)
+        last, stacks = jax.lax.scan(turn, *first, length=extract.iterations)
         found = dict(zip((*carries.values(), *stacked), (*last, *stacks), strict=True))
         return tuple(found[i] for i in range(count))
 

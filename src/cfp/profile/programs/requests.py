@@ -61,11 +61,11 @@ def extract_requests(
 ) -> list[Request]:
     """Returns the requests of a segment's programs in these layouts."""
     found = []
-    for i, (cut, lie) in enumerate(zip(kind.extracts, layouts, strict=True)):
+    for i, (extract, lie) in enumerate(zip(kind.extracts, layouts, strict=True)):
         once = "" if i == 0 else ", once"
         name = f"segment {kind.index}{once}: {kind.show(option)}"
         group = f"segment {kind.index} program {i} {option.state.value} {option.keep.value}"
-        found.append(layout_request(machine, mesh, cut, lie, name, group))
+        found.append(layout_request(machine, mesh, extract, lie, name, group))
     return found
 
 
@@ -82,7 +82,7 @@ def chained_request(
 def layout_request(
     machine: Machine,
     mesh: AnyMesh,
-    cut: Extract,
+    extract: Extract,
     layouts: Layouts,
     name: str,
     group: str,
@@ -90,14 +90,14 @@ def layout_request(
     frees: bool = False,
 ) -> Request:
     """Returns the request of a program in these layouts."""
-    program = program_digest(cut)
+    program = program_digest(extract)
     key = job_key(machine, program, layouts)
 
     def make() -> Job:
-        module = lower(cut, layouts, mesh, machine.exports)
-        return Job(key, name, module, fills(cut, layouts), dict(cut.feedback), frees)
+        module = lower(extract, layouts, mesh, machine.exports)
+        return Job(key, name, module, fills(extract, layouts), dict(extract.feedback), frees)
 
-    count = len(cut.graph.inputs) + len(cut.graph.outputs)
+    count = len(extract.graph.inputs) + len(extract.graph.outputs)
     return Request(key, program, name, group, count, make)
 
 
