@@ -63,7 +63,7 @@ def layouts(analysis: Any, combo: tuple[int, ...], state: State) -> Any:
     shape = blocks.mesh_shape
     strategies = [(*b.strategies(shape), *b.stream_strategies(shape)) for b in blocks.blocks]
     chosen = [each[i % len(each)] for each, i in zip(strategies, itertools.cycle(combo))]
-    found = propagate_state(graph, blocks, chosen, shape, state, feedback=feedback)
+    found = propagate_state(graph, blocks, chosen, state, feedback=feedback)
     check_layouts(graph, blocks, found, feedback)
     if state is State.BLOCK:
         assert found == propagate(graph, blocks, chosen, shape, feedback=feedback)
@@ -118,7 +118,7 @@ def test_held_arguments_stay_held() -> None:
     position = graph.input_paths.index("params['a']")
     strategies = [block.strategies((4,))[0] for block in blocks.blocks]
     for state in State:
-        found = propagate_state(graph, blocks, strategies, (4,), state, held={position: (None,)})
+        found = propagate_state(graph, blocks, strategies, state, held={position: (None,)})
         assert found.inputs[position] == (None,)
 
 

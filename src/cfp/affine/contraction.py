@@ -12,7 +12,7 @@ from typing import Any
 
 from cfp.affine.factors import Factors, Shape
 from cfp.affine.maps import OpMap, Space
-from cfp.affine.window import slide
+from cfp.affine.window import Window, slide
 
 
 def dot_general(
@@ -58,16 +58,14 @@ def conv_general_dilated(
     exact, reduced = True, [*channels]
     for d in range(len(lhs_at) - 2):
         i, j, k = lhs_at[d + 2], out_at[d + 2], rhs_at[d + 2]
-        at = slide(
-            space,
-            lhs_shape[i],
-            out_shape[j],
-            rhs_shape[k],
+        window = Window(
+            size=rhs_shape[k],
             stride=params["window_strides"][d],
             low=params["padding"][d][0],
             dilation=params["lhs_dilation"][d],
             window_dilation=params["rhs_dilation"][d],
         )
+        at = slide(space, lhs_shape[i], out_shape[j], window)
         lhs[i], out[j], rhs[k] = at.inner, at.outer, at.window
         reduced += at.window
         exact = exact and at.exact

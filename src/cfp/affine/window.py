@@ -2,7 +2,7 @@
 
 Output j reads input i through window place k where
 
-    i * input_dilation = j * stride + k * window_dilation - low
+    i * dilation = j * stride + k * window_dilation - low
 
 In general neighbours overlap and the dim is broken. It is not broken where every window stays
 within its own chunk: nothing slides (a window of 1); patches side by side (the stride is at
@@ -31,44 +31,43 @@ class Slide:
     exact: bool = True
 
 
-def slide(
-    space: Space,
-    size: int,
-    out: int,
-    window: int,
-    *,
-    stride: int = 1,
-    low: int = 0,
-    dilation: int = 1,
-    window_dilation: int = 1,
-) -> Slide:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A window of `size` places along one dim; the names are those of the formula above."""
+
+    size: int
+    stride: int = 1
+    low: int = 0
+    dilation: int = 1
+    window_dilation: int = 1
+
+
+def slide(space: Space, size: int, out: int, window: Window) -> Slide:
     """Returns the factors of a dim of `size` along which a window slides to give `out` elements."""
-    plain = dilation == 1 and low == 0
-    if (
-        plain
-        and (window == 1 or window_dilation == 1)
-        and window <= stride
-        and size == out * stride
-    ):
+    places, stride = window.size, window.stride
+    plain = window.dilation == 1 and window.low == 0
+    dense = window.window_dilation == 1
+    if plain and (places == 1 or dense) and places <= stride and size == out * stride:
         # i = j * stride + k: patches side by side, with gaps where the window is the smaller.
         outer = space.new(out)
         patch = space.new(stride)
-        if window == stride:
+        if places == stride:
             return Slide((*outer, *patch), outer, patch)
-        return Slide((*outer, *patch), outer, space.new(window), exact=False)
-    if plain and window_dilation == 1 and out == 1 and size == window:
-        patch = space.new(window)  # one patch
+        return Slide((*outer, *patch), outer, space.new(places), exact=False)
+    if plain and dense and out == 1 and size == places:
+        patch = space.new(places)  # one patch
         return Slide(patch, (), patch)
-    if plain and stride == 1 and window_dilation == out and size == window * out:
+    if plain and stride == 1 and window.window_dilation == out and size == places * out:
         # i = k * out + j: the gradient of a patch's weights.
-        places, outer = space.new(window), space.new(out)
-        return Slide((*places, *outer), outer, places)
-    transposed = stride == 1 and window_dilation == 1 and low == window - 1
-    if transposed and window <= dilation and out == size * dilation:
+        major, outer = space.new(places), space.new(out)
+        return Slide((*major, *outer), outer, major)
+    transposed = stride == 1 and dense and window.low == places - 1
+    if transposed and places <= window.dilation and out == size * window.dilation:
         # i * dilation = j + k - low: the gradient of the patches; k runs backwards in each.
         inner = space.new(size)
-        return Slide(inner, (*inner, *space.new(dilation)), space.new(window), exact=False)
-    return Slide(space.new(size), space.new(out), space.new(window), exact=False)
+        minor = space.new(window.dilation)
+        return Slide(inner, (*inner, *minor), space.new(places), exact=False)
+    return Slide(space.new(size), space.new(out), space.new(places), exact=False)
 
 
 def reduce_window(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
@@ -106,8 +105,13 @@ def select_and_scatter_add(params: Params, ins: Shapes, outs: Shapes) -> OpMap:
 def _slides(space: Space, params: Params, shape: Shape, out_shape: Shape) -> list[Slide]:
     ones = (1,) * len(shape)
     return [
-        slide(space, size, out, window, stride=stride, low=low, dilation=d, window_dilation=w)
-        for size, out, window, stride, (low, _), d, w in zip(
+        slide(
+            space,
+            size,
+            out,
+            Window(size=places, stride=stride, low=low, dilation=d, window_dilation=w),
+        )
+        for size, out, places, stride, (low, _), d, w in zip(
             shape,
             out_shape,
             params["window_dimensions"],

@@ -79,13 +79,17 @@ def _finish(
     work = [_flops(graph, block) for block in roots]
     typical = statistics.median([f for f in work if f > 0] or [0.0])
     blocks = [
-        _block(
-            growth,
-            block,
-            number,
+        Block(
+            index=i,
+            seeds=tuple(block.seeds),
+            members=tuple(sorted(block.members)),
             prologue=tuple(placed[i]),
             backward=tuple(backward[i]),
-            owned=owned[i],
+            candidates=_named([growth.candidates[identity] for identity in block.candidates]),
+            splits=_splits(growth, block, owned[i]),
+            inputs_from=tuple(sorted({number[growth.find(b)] for b in block.before} - {i})),
+            ended_by=tuple(block.ended_by),
+            loop=block.loop,
             flops=work[i],
             cheap=work[i] < CHEAP_SHARE * typical,
         )
@@ -106,17 +110,8 @@ def _finish(
     )
 
 
-def _block(
-    growth: Growth,
-    block: Growing,
-    number: Mapping[int, int],
-    *,
-    prologue: tuple[int, ...],
-    backward: tuple[int, ...],
-    owned: list[int],
-    flops: float,
-    cheap: bool,
-) -> Block:
+def _splits(growth: Growth, block: Growing, owned: list[int]) -> dict[int, tuple[int | None, ...]]:
+    """Returns, for every value that the block owns, which dim each of its candidates splits."""
     order = {identity: i for i, identity in enumerate(block.candidates)}
     splits: dict[int, tuple[int | None, ...]] = {}
     for value in owned:
@@ -124,22 +119,7 @@ def _block(
         for identity, (dim, _) in growth.positions[value].items():
             dims[order[growth.candidate(identity)]] = dim
         splits[value] = tuple(dims)
-    return Block(
-        index=number[block.index],
-        seeds=tuple(block.seeds),
-        members=tuple(sorted(block.members)),
-        prologue=prologue,
-        backward=backward,
-        candidates=_named([growth.candidates[identity] for identity in block.candidates]),
-        splits=splits,
-        inputs_from=tuple(
-            sorted({number[growth.find(b)] for b in block.before} - {number[block.index]})
-        ),
-        ended_by=tuple(block.ended_by),
-        loop=block.loop,
-        flops=flops,
-        cheap=cheap,
-    )
+    return splits
 
 
 def _named(candidates: list[Candidate]) -> tuple[Candidate, ...]:

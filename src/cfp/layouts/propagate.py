@@ -15,10 +15,11 @@ compiler must be told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cfp.blocks import Blocks, Strategy
 from cfp.layouts.backward_sweep import Want, Wants
-from cfp.layouts.block_layouts import lay_blocks
+from cfp.layouts.block_layouts import BlockLayouts, lay_blocks
 from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.decide import Decision
 from cfp.layouts.forward_sweep import ForwardSweep
@@ -44,44 +45,17 @@ def propagate(
     """
     carry = Carry(mesh_shape)
     asked = lay_blocks(graph, blocks, strategies, carry)
-    wants = Wants(graph, asked, carry, blocks.parameters)
-    settled: dict[int, PartialLayout] = {
-        graph.inputs[position]: layout for position, layout in (held or {}).items()
-    }
-
-    def settle(values: Iterable[int]) -> None:
-        for value in values:
-            if value not in settled:
-                dims = carry.settle(wants.want[value].dims)
-                settled[value] = carry.fit(dims, graph.values[value].shape)
-
-    def sweep(known: Mapping[int, PartialLayout]) -> None:
-        results = _of_results(graph, settled, feedback or {})
-        for position, layout in (wanted or {}).items():
-            results[graph.outputs[position]] = _result(layout)
-        wants.sweep(known, results)
-
-    def known() -> dict[int, PartialLayout]:
-        return ForwardSweep(graph, blocks, asked, wants, dict(settled)).known()
-
-    def is_wanted(value: int) -> bool:
-        return OPEN not in wants.want[value].dims
-
-    computing = [
-        value
-        for value in graph.inputs
-        if any(graph.equations[r].role is not Role.UPDATE for r in graph.readers[value])
-    ]
-    sweep({**asked.values, **settled})
-    settle(filter(is_wanted, (v for v in graph.inputs if v in blocks.parameters)))
-    sweep(known())
-    settle(filter(is_wanted, computing))
-    sweep(known())
-    settle(computing)
-    sweep(known())
-    settle(graph.inputs)
-
-    decision = Decision(graph, blocks, asked, wants, dict(settled))
+    arguments = _Arguments(
+        graph,
+        blocks,
+        asked,
+        Wants(graph, asked, carry, blocks.parameters),
+        {graph.inputs[position]: layout for position, layout in (held or {}).items()},
+        feedback or {},
+        wanted or {},
+    )
+    settled = arguments.settle_all()
+    decision = Decision(graph, blocks, asked, arguments.wants, dict(settled))
     decision.run()
     inputs = tuple(carry.settle(settled[value]) for value in graph.inputs)
     fixed = {**(wanted or {}), **{o: inputs[i] for o, i in (feedback or {}).items()}}
@@ -97,6 +71,60 @@ def propagate(
         if (between := halfway(source, layout)) is not None
     }
     return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, known=lies)
+
+
+@dataclass(slots=True)
+class _Arguments:
+    """The arguments of the step while their layouts are settled, by turns of sweeps (`wants`,
+    `ForwardSweep`). `feedback` and `wanted` are those of `propagate`."""
+
+    graph: Graph
+    blocks: Blocks
+    asked: BlockLayouts
+    wants: Wants
+    settled: dict[int, PartialLayout]
+    feedback: Mapping[int, int]
+    wanted: Mapping[int, Layout]
+
+    def settle_all(self) -> Mapping[int, PartialLayout]:
+        """Settles every argument, in the order that the module's docstring states."""
+        inputs = self.graph.inputs
+        computing = [value for value in inputs if self._computes(value)]
+        parameters = [value for value in inputs if value in self.blocks.parameters]
+        self._sweep({**self.asked.values, **self.settled})
+        self._settle(filter(self._is_wanted, parameters))
+        self._sweep(self._known())
+        self._settle(filter(self._is_wanted, computing))
+        self._sweep(self._known())
+        self._settle(computing)
+        self._sweep(self._known())
+        self._settle(inputs)
+        return self.settled
+
+    def _computes(self, value: int) -> bool:
+        """Returns whether more than the update reads an argument."""
+        readers = (self.graph.equations[r] for r in self.graph.readers[value])
+        return any(reader.role is not Role.UPDATE for reader in readers)
+
+    def _is_wanted(self, value: int) -> bool:
+        return OPEN not in self.wants.want[value].dims
+
+    def _settle(self, values: Iterable[int]) -> None:
+        carry = self.wants.carry
+        for value in values:
+            if value not in self.settled:
+                dims = carry.settle(self.wants.want[value].dims)
+                self.settled[value] = carry.fit(dims, self.graph.values[value].shape)
+
+    def _sweep(self, known: Mapping[int, PartialLayout]) -> None:
+        results = _of_results(self.graph, self.settled, self.feedback)
+        for position, layout in self.wanted.items():
+            results[self.graph.outputs[position]] = _result(layout)
+        self.wants.sweep(known, results)
+
+    def _known(self) -> dict[int, PartialLayout]:
+        sweep = ForwardSweep(self.graph, self.blocks, self.asked, self.wants, dict(self.settled))
+        return sweep.known()
 
 
 def _of_results(

@@ -33,14 +33,15 @@ def propagate_state(
     graph: Graph,
     blocks: Blocks,
     strategies: Sequence[Strategy],
-    mesh_shape: Shape,
     state: State,
     *,
     held: Mapping[int, Layout] | None = None,
     feedback: Mapping[int, int] | None = None,
     wanted: Mapping[int, Layout] | None = None,
 ) -> Layouts:
-    """Returns what `propagate` returns, with training state split as `state` says."""
+    """Returns what `propagate` returns for the blocks' mesh, with training state split as `state`
+    says."""
+    mesh_shape = blocks.mesh_shape
 
     def lay(more: Mapping[int, Layout]) -> Layouts:
         fixed = {**more, **(held or {})}

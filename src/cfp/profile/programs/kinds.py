@@ -317,7 +317,6 @@ def _lay(
         extract.graph,
         extract.blocks,
         strategies,
-        extract.blocks.mesh_shape,
         state,
         held=held,
         feedback=extract.feedback,
