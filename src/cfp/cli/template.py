@@ -13,6 +13,7 @@ from rich.console import Console
 from cfp import templates
 from cfp.cli.options import (
     any_mesh,
+    gathered,
     json_option,
     links_option,
     mesh_option,
@@ -37,8 +38,7 @@ from cfp.report import show_plan
     type=click.Path(dir_okay=False),
     help="Where to write the plan. [default: plan.json; with --json nowhere]",
 )
-@pin_option
-@links_option
+@gathered("asked", Options, pin_option, links_option)
 @json_option
 @model_options
 def template(
@@ -47,8 +47,7 @@ def template(
     mesh: tuple[int, ...],
     platform: str | None,
     out: str | None,
-    pins: dict[str, Any],
-    links: str | None,
+    asked: Options,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -62,16 +61,16 @@ def template(
         cfp template fsdp my_project.train:make_step --mesh 4 --pin 'batch.*=x'
     """
     make = getattr(templates, name)
-    if pins and "pins" not in inspect.signature(make).parameters:
+    if asked.pins and "pins" not in inspect.signature(make).parameters:
         raise CfpError(f"The template {name} takes no pins: leave --pin out.")
     with Console(stderr=True).status(f"Planning {target} with {name} ...") as status:
-        devices = any_mesh(mesh, platform, links)
-        Options(links=links).network(devices)  # refuses links that the mesh cannot have
+        devices = any_mesh(mesh, platform, asked.links)
+        asked.network(devices)  # refuses links that the mesh cannot have
         step, args = load_target(target, options)
-        plan = make(step, *args, mesh=devices, **({"pins": pins} if pins else {}))
+        plan = make(step, *args, mesh=devices, **({"pins": asked.pins} if asked.pins else {}))
         plan = replace(plan, target=keep_target(target, options))
         collectives, memory_bytes = None, None
-        if links is None:
+        if asked.links is None:
             status.update(f"Compiling {target} ...")
             collectives, memory_bytes = plan.collectives(), plan.memory_bytes()
     if out is not None or not as_json:

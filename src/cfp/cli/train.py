@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -33,7 +34,7 @@ from cfp.errors import CfpError
 from cfp.plan import Plan
 from cfp.plan.file import read_document
 from cfp.report.training import TrainingProgress, show_training
-from cfp.training import TrainLoop, TrainStep, prepare
+from cfp.training import Training, TrainLoop, TrainStep, prepare
 
 EAGER_BYTES = 2**30  # a larger state is made where it lies, not on one device and then split
 
@@ -105,32 +106,86 @@ def train(
         raise click.UsageError(
             "Name a TARGET, as gpt, or a plan that was made for one with --plan."
         )
+    task = _Task(target, path, steps, seed, platform, options)
     with membership.joined(devices, platform, stays=True) as team:
-        if team is not None and path is None:
+        trained = task.run(team)
+        shown = team is None or team.leads
+    if as_json and shown:
+        click.echo(json.dumps({"target": target, **trained.to_json()}, indent=1))
+    elif shown:
+        show_training(trained.training, Console())
+    if trained.stopped is not None:
+        raise trained.stopped
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """What came of training. `renewed` are the arguments that every step got anew; `stopped` says
+    where the user interrupted."""
+
+    training: Training
+    renewed: tuple[str, ...]
+    stopped: CfpError | None
+
+    def to_json(self) -> dict[str, Any]:
+        more = {"renewed": self.renewed, "interrupted": self.stopped is not None}
+        return {**self.training.to_json(), **more}
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is trained, with which plan file, and how often; `options` are the model's."""
+
+    target: str
+    path: str | None
+    steps: int
+    seed: int
+    platform: str | None
+    options: dict[str, Any]
+
+    def run(self, team: Team | None) -> _Trained:
+        """Trains in this process, as one of the team where there is one."""
+        if team is not None and self.path is None:
             raise CfpError("Several processes train with a plan: give one with --plan.")
         if team is not None:
             team.advice = "Start all processes again."
-        shown = team is None or team.leads
-        messages = Console(stderr=True, quiet=not shown)
+        messages = Console(stderr=True, quiet=not (team is None or team.leads))
         stopped: CfpError | None = None
         with watched(team, _end) as farewell:
             _doing(team, "preparing to train")
-            with messages.status(f"Preparing {target} ..."):
-                loop, trained, renewed = _start(target, path, steps, seed, platform, options)
+            with messages.status(f"Preparing {self.target} ..."):
+                loop, trained, renewed = self.start()
             _doing(team, "training step 1")
-            with TrainingProgress(messages, loop.training, steps, renewed) as progress:
+            with TrainingProgress(messages, loop.training, self.steps, renewed) as progress:
                 done = _take_steps(trained, progress, team)
-            if len(done) < steps:
-                stopped = CfpError(f"Interrupted after {len(done)} of {steps} steps.")
+            if len(done) < self.steps:
+                stopped = CfpError(f"Interrupted after {len(done)} of {self.steps} steps.")
                 farewell.hurry(str(stopped))  # the others may be a step ahead, and wait for us
-    training = loop.training.after(done)
-    if as_json and shown:
-        more = {"renewed": renewed, "interrupted": stopped is not None}
-        click.echo(json.dumps({"target": target, **training.to_json(), **more}, indent=1))
-    elif shown:
-        show_training(training, Console())
-    if stopped is not None:
-        raise stopped
+        return _Trained(loop.training.after(done), renewed, stopped)
+
+    def start(self) -> tuple[TrainLoop, Iterator[TrainStep], tuple[str, ...]]:
+        """Returns the loop, its steps to come, and the arguments that every step gets anew.
+
+        No one but the steps then holds the first arguments, so they are freed once placed.
+        """
+        plan: Plan | None = None
+        if self.path is None:
+            mesh = make_mesh((1,), self.platform)
+        else:
+            mesh = mesh_of(read_document(self.path).mesh("mesh"), self.platform)
+            plan = load_plan(self.path, mesh)
+        ready = functools.partial(prepare, plan=plan, device=mesh.devices.flat[0])
+        if self.target not in models.NAMES:
+            step, args = load_target(self.target, self.options)
+            loop = ready(step, *args)
+            return loop, loop.run(args, steps=self.steps), ()
+        config = model_config(self.target, self.options)
+        step, (shapes, *rest) = models.make_step(config, abstract=True)
+        loop = ready(step, shapes, *rest, tokens=config.batch * config.seq)
+        state = _initial_state(config, self.seed, shapes, loop.shardings(0))
+        batches = _batches(config, self.seed)
+        renewed = ("batch", "key") if config.dropout else ("batch",)
+        return loop, loop.run((state, *rest), steps=self.steps, batches=batches), renewed
 
 
 def _take_steps(
@@ -157,38 +212,6 @@ def _end(reason: str) -> None:
     """Ends this process at once because another is gone: the step under way may never end."""
     os.write(2, f"cfp: {reason}\n".encode())
     os._exit(1)
-
-
-def _start(
-    target: str,
-    path: str | None,
-    steps: int,
-    seed: int,
-    platform: str | None,
-    options: dict[str, Any],
-) -> tuple[TrainLoop, Iterator[TrainStep], tuple[str, ...]]:
-    """Returns the loop, its steps to come, and the arguments that every step gets anew.
-
-    No one but the steps then holds the first arguments, so they are freed once placed.
-    """
-    plan: Plan | None = None
-    if path is None:
-        mesh = make_mesh((1,), platform)
-    else:
-        mesh = mesh_of(read_document(path).mesh("mesh"), platform)
-        plan = load_plan(path, mesh)
-    ready = functools.partial(prepare, plan=plan, device=mesh.devices.flat[0])
-    if target not in models.NAMES:
-        step, args = load_target(target, options)
-        loop = ready(step, *args)
-        return loop, loop.run(args, steps=steps), ()
-    config = model_config(target, options)
-    step, (shapes, *rest) = models.make_step(config, abstract=True)
-    loop = ready(step, shapes, *rest, tokens=config.batch * config.seq)
-    state = _initial_state(config, seed, shapes, loop.shardings(0))
-    batches = _batches(config, seed)
-    renewed = ("batch", "key") if config.dropout else ("batch",)
-    return loop, loop.run((state, *rest), steps=steps, batches=batches), renewed
 
 
 def _initial_state(config: models.Config, seed: int, shapes: models.TrainState, where: Any) -> Any:

@@ -17,6 +17,7 @@ from cfp.cluster import Team
 from cfp.cluster.wire import decode, encode
 from cfp.errors import CfpError
 from cfp.layouts import AnyMesh, auto_mesh
+from cfp.links import Network
 from cfp.links.file import Spec
 from cfp.plan import Plan
 from cfp.plan.evidence import Links
@@ -109,29 +110,12 @@ def compare(
     }
     if not bound:
         raise CfpError("`plans` has no plan to measure: give at least one.")
-    steps = {name: (found.analysis, found.layouts) for name, found in _bounds(bound).items()}
-    effort = Effort(warmups=3, repeats=rounds)
+    reasons = {name: why for name, why in plans.items() if isinstance(why, str)}
+    question = _Question(mesh, bound, reasons, rounds, isolate, network)
 
     def decide(team: Team | None) -> Comparison:
-        with (
-            shown(progress) as telling,
-            scratch_folder("compare") as folder,
-            open_campaign(
-                mesh,
-                cache_dir=folder,
-                isolate=isolate,
-                effort=effort,
-                progress=telling,
-                team=team,
-                network=network,
-            ) as campaign,
-        ):
-            found = measure_steps(campaign, mesh, steps)
-            used = None if network is None else Links.of(network, campaign.machine.stand_ins)
-        failed = [ComparedPlan(n, failed=why) for n, why in plans.items() if isinstance(why, str)]
-        ranked = _ranked(found, 0.0 if network is None else network.error or 0.0)
-        said = [replace(one, predicted_s=_predicted_s(bound[one.name])) for one in ranked]
-        return Comparison(rounds, (*said, *failed), used)
+        with shown(progress) as telling:
+            return question.answer(telling, team)
 
     found: Comparison = decide_together(
         mesh,
@@ -144,6 +128,43 @@ def compare(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is compared: plans bound to the step, and why there is none in place of others."""
+
+    mesh: AnyMesh
+    plans: Mapping[str, Plan]
+    reasons: Mapping[str, str]
+    rounds: int
+    isolate: bool | None
+    network: Network | None
+
+    def answer(self, telling: Progress, team: Team | None) -> Comparison:
+        """Measures the plans, in the process that decides. Nothing that was measured before
+        counts."""
+        bound = {name: plan.known("compare") for name, plan in self.plans.items()}
+        steps = {name: (one.analysis, one.layouts) for name, one in bound.items()}
+        network = self.network
+        with (
+            scratch_folder("compare") as folder,
+            open_campaign(
+                self.mesh,
+                cache_dir=folder,
+                isolate=self.isolate,
+                effort=Effort(warmups=3, repeats=self.rounds),
+                progress=telling,
+                team=team,
+                network=network,
+            ) as campaign,
+        ):
+            found = measure_steps(campaign, self.mesh, steps)
+            used = None if network is None else Links.of(network, campaign.machine.stand_ins)
+        failed = [ComparedPlan(name, failed=why) for name, why in self.reasons.items()]
+        ranked = _ranked(found, 0.0 if network is None else network.error or 0.0)
+        said = [replace(one, predicted_s=_predicted_s(self.plans[one.name])) for one in ranked]
+        return Comparison(self.rounds, (*said, *failed), used)
+
+
 def _is_for(mesh: AnyMesh, name: str, plan: Plan) -> bool:
     """Raises where a plan is for another mesh."""
     if auto_mesh(plan.mesh) != mesh:
@@ -152,10 +173,6 @@ def _is_for(mesh: AnyMesh, name: str, plan: Plan) -> bool:
             f"{dict(mesh.shape)}: compare plans of one mesh."
         )
     return True
-
-
-def _bounds(plans: Mapping[str, Plan]) -> dict[str, Any]:
-    return {name: plan.known("compare") for name, plan in plans.items()}
 
 
 def _predicted_s(plan: Plan) -> float | None:
