@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cfp.profile.explore.combos import Array, Rows
 from cfp.profile.explore.explorer import COMPETITIVE, Combo, Explorer
+from cfp.profile.explore.space import CombinationSpace, Counted
 
 BATCH = 8
 
@@ -74,10 +74,12 @@ def replay(
     table: Table,
     interface: Callable[[Combo], Hashable] = ends,
     batch: int = BATCH,
-    **options: Any,
+    counts: Counted | None = None,
+    limit: int | None = None,
 ) -> Replay:
-    """Explore the table as if each look were a measurement."""
-    explorer = Explorer(table.sizes, interface=interface, **options)
+    """Explores the table as if each look were a measurement."""
+    space = CombinationSpace(table.sizes, interface=interface, counts=counts)
+    explorer = Explorer(space, limit=limit)
     programs = explore(explorer, table, batch)
     truth = {combo: time for combo, time in table.truth.items() if time is not None}
     fastest: dict[Hashable, float] = {}

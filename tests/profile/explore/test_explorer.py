@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cfp.profile.explore.combos import Array, Rows, combos_of
 from cfp.profile.explore.covering import covering
 from cfp.profile.explore.explorer import Combo, Explorer, default_limit
+from cfp.profile.explore.space import CombinationSpace
 from tests.profile.explore.replay import Known, Table, ends, explore, replay, synthesise
 
 LAYER = (3, 3, 3, 3)
@@ -28,7 +29,7 @@ def space(sizes: Sequence[int]) -> list[Combo]:
 
 
 def explorer(sizes: Sequence[int] = LAYER, **options: object) -> Explorer:
-    return Explorer(sizes, interface=ends, **options)  # type: ignore[arg-type]
+    return Explorer(CombinationSpace(sizes, interface=ends), **options)  # type: ignore[arg-type]
 
 
 # -- the design ------------------------------------------------------------------------------------

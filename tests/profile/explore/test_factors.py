@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cfp.profile.explore.combos import Array, Rows, combos_of
 from cfp.profile.explore.explorer import Combo, Explorer
 from cfp.profile.explore.factors import Factors
+from cfp.profile.explore.space import CombinationSpace
 from tests.profile.explore.replay import Known, Table, explore, synthesise
 
 SPLITS = (0, 1, 2)
@@ -64,7 +65,8 @@ def test_what_does_not_exist_is_not_asked_for() -> None:
     def exists(combo: Combo) -> bool:
         return combo[0] != combo[1]
 
-    explorer = Explorer((3, 3, 2), interface=lambda combo: combo[2], limit=100, exists=exists)
+    space = CombinationSpace((3, 3, 2), interface=lambda combo: combo[2], exists=exists)
+    explorer = Explorer(space, limit=100)
     asked = []
     while some := explorer.ask(4):
         asked += some
@@ -106,13 +108,10 @@ def test_they_find_in_few_measurements_what_blocks_would_not() -> None:
         table = table_of_two_axes(seed)
         times = {factors.join(combo) or (): time for combo, time in table.truth.items()}
         blocks = Table((9,) * 4, times, times)
-        one = Explorer(
-            factors.sizes,
-            interface=lambda combo: (combo[:2], combo[-2:]),
-            pairs=factors.pairs(near),
-            limit=limit,
-        )
-        other = Explorer(blocks.sizes, interface=lambda combo: (combo[0], combo[-1]), limit=limit)
+        by_axis = CombinationSpace(factors.sizes, interface=lambda combo: (combo[:2], combo[-2:]))
+        whole = CombinationSpace(blocks.sizes, interface=lambda combo: (combo[0], combo[-1]))
+        one = Explorer(by_axis, pairs=factors.pairs(near), limit=limit)
+        other = Explorer(whole, limit=limit)
         for explorer, found, regrets in ((one, table, by_factor), (other, blocks, by_block)):
             regrets.append(regret(explorer, found))
     assert np.mean(by_factor) < 0.7 * np.mean(by_block)
@@ -180,14 +179,10 @@ LAYERS = [Layer(4, (2, 4), (1, 5)), Layer(1, (2, 4), (1, 20)), Layer(2, (2, 2), 
 
 def explorer_of_layers(limit: int, counts: Known | None = None) -> Explorer:
     factors = Factors([list(itertools.product(SPLITS, repeat=2))] * 4)
-    return Explorer(
-        factors.sizes,
-        interface=lambda combo: (combo[:2], combo[-2:]),
-        pairs=factors.pairs([(0, 1), (1, 2), (2, 3)]),
-        axes=2,
-        limit=limit,
-        counts=counts,
+    space = CombinationSpace(
+        factors.sizes, interface=lambda combo: (combo[:2], combo[-2:]), counts=counts
     )
+    return Explorer(space, pairs=factors.pairs([(0, 1), (1, 2), (2, 3)]), axes=2, limit=limit)
 
 
 def test_axes_that_are_split_differently() -> None:
@@ -240,13 +235,9 @@ def test_splits_of_which_axes_exclude_each_other() -> None:
     def exists(combo: Combo) -> bool:
         return all(combo[i] != combo[i + 1] for i in (0, 2))
 
-    explorer = Explorer(
-        (3, 3, 3, 3),
-        interface=lambda combo: combo[0],
-        pairs=Factors([[(0, 1)], [(0, 1)]]).pairs([(0, 1)]),
-        axes=2,
-        exists=exists,
-    )
+    space = CombinationSpace((3, 3, 3, 3), interface=lambda combo: combo[0], exists=exists)
+    pairs = Factors([[(0, 1)], [(0, 1)]]).pairs([(0, 1)])
+    explorer = Explorer(space, pairs=pairs, axes=2)
     there = [combo for combo in itertools.product(range(3), repeat=4) if exists(combo)]
     times = {combo: 1.0 + sum(3**i * split for i, split in enumerate(combo)) for combo in there}
     explore(explorer, Table((3,) * 4, times, times))

@@ -27,7 +27,7 @@ random from run to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,7 @@ from cfp.profile.explore.combos import Array, Combo, Points, Rows, combos_of
 from cfp.profile.explore.covering import covering
 from cfp.profile.explore.effects import Effects
 from cfp.profile.explore.regress import Surrogate
-from cfp.profile.explore.space import BEAM, CombinationSpace, Counted
+from cfp.profile.explore.space import BEAM, CombinationSpace
 from cfp.profile.measure.outlook import Ahead
 
 FITTED = 300  # measurements of a store that the model is fitted to: its time grows with the cube
@@ -79,34 +79,29 @@ class Explorer:
     """Chooses what to measure: one asks for combinations and tells their times; at any moment
     `best` is the best told.
 
-    `interface` labels what the neighbours of the segment see of a combination. `pairs` are the
-    blocks that hand tensors to one another (default: neighbours in order). With `axes` over 1 each
-    block has that many `sizes` in a row, equal ones, and is itself a block per axis (factors.py).
-    `counts` has what may explain the times of combinations, such as bytes sent. `exists` says which
-    of them there are (default: all). Every combination asked for must be told, failures as None.
+    `space` has the combinations there are. `pairs` are the blocks that hand tensors to one another
+    (default: neighbours in order). With `axes` over 1 each block has that many of the space's
+    `sizes` in a row, equal ones, and is itself a block per axis (factors.py). Every combination
+    asked for must be told, failures as None.
     """
 
     def __init__(
         self,
-        sizes: Sequence[int],
+        space: CombinationSpace,
         *,
-        interface: Callable[[Combo], Hashable],
         pairs: Sequence[tuple[int, int]] | None = None,
         axes: int = 1,
         limit: int | None = None,
         tolerance: float = 0.02,
-        counts: Counted | None = None,
-        exists: Callable[[Combo], bool] | None = None,
     ) -> None:
-        self.space = CombinationSpace(sizes, interface, counts, exists)
-        self.sizes = self.space.sizes
+        self.space = space
+        self.sizes = space.sizes
         chain = [(i, i + 1) for i in range(len(self.sizes) - 1)]
         chosen = chain if pairs is None else [(min(p), max(p)) for p in pairs]
         self.effects = Effects(tuple(sorted(set(chosen))), axes)
         self.limit = default_limit(self.sizes) if limit is None else limit
         self.tolerance = tolerance
         self.reason: str | None = None
-        self._interface = interface
         self._told: dict[Combo, Outcome] = {}
         self._asked: dict[Combo, None] = {}
         self._covering = 0  # combinations asked for that cover pairs
@@ -128,7 +123,7 @@ class Explorer:
         times = sorted((told.measured_s, combo) for combo, told in self._told.items())
         for time_s, combo in times:
             if time_s < math.inf:
-                found.setdefault(self._interface(combo), combo)
+                found.setdefault(self.space.interface(combo), combo)
         return found
 
     @property

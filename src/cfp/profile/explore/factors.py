@@ -16,6 +16,7 @@ from cfp.blocks import Strategy
 from cfp.profile.explore.combos import Array, Combo
 from cfp.profile.explore.counts import Counts, count_option
 from cfp.profile.explore.explorer import Explorer, default_limit
+from cfp.profile.explore.space import CombinationSpace
 from cfp.profile.measure.outlook import Ahead
 from cfp.profile.programs.kinds import Kind, Option
 
@@ -81,14 +82,13 @@ class OptionExplorer:
 
         first = factors.split((0,) * len(kind.strategies))
         few = kind.space <= default_limit(factors.sizes)  # all are measured
-        self._explorer = Explorer(
+        space = CombinationSpace(
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
-            pairs=pairs,
-            axes=axes,
             counts=None if few else Counts(count, factors.sizes, pairs, first),
             exists=None if factors.complete else lambda combo: factors.join(combo) is not None,
         )
+        self._explorer = Explorer(space, pairs=pairs, axes=axes)
 
     def ask(self, count: int) -> list[Option]:
         asked = [self._factors.join(combo) for combo in self._explorer.ask(count)]

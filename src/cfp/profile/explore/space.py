@@ -34,22 +34,24 @@ class Counted(Protocol):
 
 
 class CombinationSpace:
-    """All combinations of `sizes` that `exist` (default: all): `size` of them, or fewer where they
-    are not listed. `interface` is what the neighbours of the segment see of one."""
+    """All combinations of `sizes` that `exists` says there are (default: all): `size` of them, or
+    fewer where they are not listed. `interface` labels what the neighbours of the segment see of a
+    combination; `counts` has what may explain the times of combinations, such as bytes sent."""
 
     def __init__(
         self,
         sizes: Sequence[int],
+        *,
         interface: Callable[[Combo], Hashable],
-        counts: Counted | None,
-        exists: Callable[[Combo], bool] | None,
+        counts: Counted | None = None,
+        exists: Callable[[Combo], bool] | None = None,
     ) -> None:
         if not sizes or min(sizes) < 1:
             raise ValueError(f"`sizes` must be one or more per block, not {list(sizes)}.")
         self.sizes = tuple(sizes)
         self.counted = counts is not None
         self._ranges = [range(size) for size in self.sizes]
-        self._interface = interface
+        self.interface = interface
         self._counts = counts
         self._exists = exists
         self._labels: dict[Hashable, int] = {}
@@ -68,7 +70,7 @@ class CombinationSpace:
 
     def label(self, combo: Combo) -> int:
         """Returns the number of a combination's interface."""
-        return self._labels.setdefault(self._interface(combo), len(self._labels))
+        return self._labels.setdefault(self.interface(combo), len(self._labels))
 
     @property
     def labels(self) -> int:
