@@ -43,7 +43,8 @@ from cfp.links import Network, find_links
 from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "communication_model.md"

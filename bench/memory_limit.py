@@ -30,7 +30,7 @@ from cfp import Plan
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
 from cfp.profile.measure.rounds import USUAL
-from cfp.profile.programs.kinds import find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.report import TerminalProgress
 from cfp.segments.keep import Keep
 from cfp.templates.by_name import make_templates

@@ -29,7 +29,7 @@ from cfp.devices import make_mesh
 from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.templates.alpa_ilp import estimate_alpa
 
 OUT = Path(__file__).parent / "results" / "volume_vs_time.md"

@@ -26,7 +26,8 @@ from cfp.plan import Plan, Verified, build_plan, load
 from cfp.plan.assemble import assemble_plan
 from cfp.plan.verify import Reference, run_alone
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.segments.keep import Keep
 
 

@@ -21,7 +21,8 @@ from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
 from cfp.profile import Option
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind
 from cfp.profile.programs.requests import Request, extract_requests, resharding_request
 from cfp.profile.runners.executable import lower
 from tests.foreign.plain import PLAIN

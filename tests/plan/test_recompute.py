@@ -17,7 +17,8 @@ from cfp.errors import CfpError
 from cfp.plan import Plan, load
 from cfp.plan.assemble import assemble_plan
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Option
 from cfp.segments.keep import Keep
 from tests.profile.cases import mesh
 

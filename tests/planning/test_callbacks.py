@@ -19,8 +19,9 @@ from cfp.errors import CfpError
 from cfp.layouts import Layouts
 from cfp.profile import Effort
 from cfp.profile.measure.full_step import whole_step
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.key import program_digest
-from cfp.profile.programs.kinds import Option, find_kinds
+from cfp.profile.programs.kinds import Option
 from cfp.profile.programs.lower import check_callbacks, lower
 from cfp.templates import data_parallel
 from cfp.trace import trace

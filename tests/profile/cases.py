@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 from cfp.analysis import Analysis, analyze
 from cfp.layouts.state import State
 from cfp.models import config, make_step
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from tests.foreign.plain import PLAIN, accumulation
 
 STATES = tuple(State)

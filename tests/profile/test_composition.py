@@ -18,7 +18,8 @@ from cfp.links.collectives import parse_collectives
 from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import lower
 from cfp.segments.extract import Extract
 

@@ -11,7 +11,8 @@ import pytest
 
 import cfp
 from cfp.layouts.state import State
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from tests.layouts.check import check_layouts
 from tests.profile.fake_runner import Clock, FakeRunner, clock
 from tests.profile.steps import measured

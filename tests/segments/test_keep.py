@@ -15,7 +15,7 @@ from cfp.analysis import Analysis
 from cfp.blocks.build import is_contraction
 from cfp.layouts import Constrain, Layouts
 from cfp.models import config, make_step
-from cfp.profile.programs.kinds import find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.segments.keep import Keep, held_values, recomputation
 from cfp.trace import Graph, Role
 from cfp.trace.evaluate import rebuild

@@ -17,7 +17,7 @@ from cfp.plan.choice import strategies_of
 from cfp.plan.plan import Plan, PlannedValue
 from cfp.plan.tensor import another_step, difference, planned_tensors
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.trace import Graph
 from cfp.trace.calling import AnotherProgram
 

@@ -14,7 +14,8 @@ from cfp.layouts import Layouts
 from cfp.profile.measure.costs import Cost, SegmentProfile
 from cfp.profile.measure.sent import Sent
 from cfp.profile.programs.boundary import Boundary, Crossing, Interfaces, find_interfaces
-from cfp.profile.programs.kinds import Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Option
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import Resharding
 

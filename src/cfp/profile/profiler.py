@@ -41,7 +41,8 @@ from cfp.profile.measure.rounds import Effort, OutOfTime
 from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import check_callbacks
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import (

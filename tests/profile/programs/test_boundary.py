@@ -14,7 +14,8 @@ from cfp.blocks.feedback import find_feedback
 from cfp.models import config, make_step
 from cfp.profile import Option
 from cfp.profile.programs.boundary import Crossing, find_interfaces
-from cfp.profile.programs.kinds import find_kinds, shift_dims
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import shift_dims
 from cfp.profile.programs.requests import Resharding
 from cfp.segments.extract import Extract, extract_program
 from cfp.segments.program import Cutter

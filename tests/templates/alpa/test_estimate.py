@@ -8,7 +8,8 @@ import pytest
 
 from cfp import analyze
 from cfp.models import config, make_step
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.templates.alpa_ilp import estimate_alpa, solve_alpa
 
 

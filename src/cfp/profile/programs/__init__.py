@@ -4,7 +4,8 @@ the store.
 The files, in the order of processing:
 
     machine     what a measurement depends on besides the program: devices, compiler, settings
-    kinds       the distinct segments as programs, and the options to lay each out
+    kinds       a distinct segment as programs, and the options to lay it out
+    find_kinds  the kinds of a step, and where each occurs
     lower       a program with its layouts, as bytes that any process can compile and run
     key         what a program is, by content
     requests    the programs as they are asked for: segments, two in a row, reshardings, nothing
