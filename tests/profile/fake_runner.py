@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cfp.profile import profiler
-from cfp.profile.measure import budget, campaign, rounds
+from cfp.profile.measure import budget, campaign, compiling, findings, rounds
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.measurement import Measurement
@@ -48,7 +48,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (budget, rounds, campaign, profiler):
+    for module in (budget, rounds, compiling, findings, campaign, profiler):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -8,10 +8,11 @@ The files, in the order of processing:
     network       which network lies between the processes of a mesh
     budget        the time that planning may take, and every deadline
     campaign      looks programs up, compiles what is missing, runs it, writes it down
+    compiling     the programs in the worker: given to it, compiled, held and dropped
+    findings      what is known of programs, and how fast the machine usually was
     blame         whose doing it was that a worker ended
     rounds        compiled programs run in turn, round by round
     measurement   what was measured of one program
-    drift         how fast the machine usually was
     confidence    how sure a median is, and which of two programs is faster
     progress      what measuring tells whoever watches
     outlook       how long measuring will still take

@@ -10,15 +10,12 @@ end was the program's own doing: a crash (SIGSEGV, SIGABRT ...), an exit, a hang
 was killed from outside, or the budget's end cut the wait for it short, nobody knows whether the
 program is to blame: it counts as failed in this run (`passing`), and the next one tries it again.
 
-Drifts are stored relative to the anchor's first measurement. `settle` finds how fast the machine
-usually was (`drift`), and from then on `known` is relative to that.
+What came of it is in `findings`; `compiling` has the programs that the worker holds.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,13 +27,14 @@ from cfp.errors import CfpError
 from cfp.links.network import Network
 from cfp.profile.measure.blame import TRIED_AGAIN, Blame
 from cfp.profile.measure.budget import Budget
-from cfp.profile.measure.drift import UsualDrift
+from cfp.profile.measure.compiling import Wave, WorkerPrograms
+from cfp.profile.measure.findings import Findings
 from cfp.profile.measure.lock import StillHeld, exclusive
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.outlook import Outlook, kind_of
 from cfp.profile.measure.progress import Progress
-from cfp.profile.measure.rounds import Anchor, Effort, OutOfTime, Rounds
-from cfp.profile.measure.store import Record, Store
+from cfp.profile.measure.rounds import Anchor, Effort, OutOfTime, Rounds, seconds_left
+from cfp.profile.measure.store import Store
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import Request
 from cfp.profile.runners.job import Compiled, Failed
@@ -44,9 +42,7 @@ from cfp.profile.runners.runner import Runner, RunnerLost
 
 LOSSES = 6  # of the worker in a row, with nothing measured between them: more than three programs
 # that strike twice each, so that the fault is not theirs
-SOON_S = 0.1  # a program that compiles faster leaves time for any number of others
 WORTHWHILE_S = 5.0  # a new worker takes most of it to start: with less left there is no going on
-Wave = tuple[Request, ...]
 
 
 @dataclass
@@ -55,11 +51,7 @@ class Campaign:
 
     Nothing is begun after the `deadline`, which is one of the budget's (`until`), nor what would
     not be compiled by then; the runner knows when the whole budget ends. Starting a program takes
-    `base_s` + arguments * `each_s`.
-
-    With a `network`, the device stands in for others: what is stored is what was measured, with the
-    program's schedule, and `known` is its replay on the network. So another network needs no new
-    runs.
+    `base_s` + arguments * `each_s`. With a `network`, the device stands in for others.
     """
 
     runner: Runner
@@ -70,33 +62,39 @@ class Campaign:
     overlap: bool
     budget: Budget
     network: Network | None = None
-    known: dict[str, Measurement] = field(default_factory=dict)
-    compiled: int = 0
-    compile_s: float = 0.0
-    loaded: int = 0
     compiling_s: float = 0.0  # waited for compilers; `compile_s` is what they took, side by side
     running_s: float = 0.0
     base_s: float = 0.0
     each_s: float = 0.0
+    passing: set[str] = field(default_factory=set)  # failed in this run only: not in the store
+    outlook: Outlook = field(default_factory=Outlook)
 
     def __post_init__(self) -> None:
+        self.deadline = self.budget.ends
+        self._findings = Findings(self.store, self.machine, self.progress, self.network)
+        self._programs = WorkerPrograms(self.runner)
         self._anchor: Request | None = None
         self._anchor_s = 0.0
-        self._usual_drift = UsualDrift()
-        self._drifts: dict[str, float] = {}  # as stored
-        self._ran_s: dict[str, float] = {}  # what a run took here, whatever a network adds
         self._kept = ""  # stays in the worker: to be the anchor
-        self._sent: set[str] = set()  # given to the worker
-        self._ready: dict[str, Compiled | Failed] = {}  # what the worker made of them
         self._blame = Blame()
-        self.outlook = Outlook()
-        self.passing: set[str] = set()  # failed in this run only: not in the store
-        self._best: dict[str, float] = {}
         self._losses = 0
-        self.deadline = self.budget.ends
-        self._compile_s: dict[str, float] = {}  # that the last program of a kind took
         self._afresh: set[str] = set()  # to be measured, whatever the store has
-        self._held: set[str] | None = None  # stays in the worker after it was measured
+
+    @property
+    def known(self) -> dict[str, Measurement]:
+        return self._findings.known
+
+    @property
+    def loaded(self) -> int:
+        return self._findings.loaded
+
+    @property
+    def compiled(self) -> int:
+        return self._programs.compiled
+
+    @property
+    def compile_s(self) -> float:
+        return self._programs.compile_s
 
     def measure(self, requests: Iterable[Request], *, together: bool = False) -> None:
         """Measures the requests, so that `known` has each of them; raises `OutOfTime` if the budget
@@ -107,12 +105,10 @@ class Campaign:
         is never left out."""
         wanted = {request.key: request for request in requests}
         missing = wanted.keys() - self.known.keys()
-        self._load(request for key, request in wanted.items() if key in missing)
+        self._findings.load(request for key, request in wanted.items() if key in missing)
         if together and not wanted.keys() <= self.known.keys():
             ran = {key for key in wanted if key in self.known and self.known[key].failed is None}
-            self.loaded -= len(ran & missing)
-            for key in ran:
-                del self.known[key]
+            self._findings.forget(ran, len(ran & missing))
             self._afresh = ran
         todo = tuple(request for key, request in wanted.items() if key not in self.known)
         self.progress.expect(len(todo))
@@ -145,17 +141,13 @@ class Campaign:
     def holding(self) -> Iterator[None]:
         """Keeps the programs that are measured meanwhile in the worker: one that is asked for again
         under another key is not compiled again. `let_go` frees them."""
-        self._held = set()
+        self._programs.hold()
         yield
-        self.let_go()
-        self._held = None
+        self._programs.release()
 
     def let_go(self, but: Iterable[str] = ()) -> None:
         """Frees the programs that are held, but for some."""
-        gone = sorted((self._held or set()) - {*but})
-        if gone:
-            self._drop([key for key in gone if key in self._sent])
-            self._held = (self._held or set()) - {*gone}
+        self._programs.let_go(but)
 
     def _measure(self, todo: Wave, together: bool) -> None:
         size = self.effort.wave
@@ -179,8 +171,7 @@ class Campaign:
                 took = [(kind_of(m.name), m.compile_s + sum(m.runs_s)) for m in made]
                 self.outlook.saw(took, time.monotonic() - start)
             except RunnerLost as lost:
-                self._sent.clear()
-                self._ready.clear()
+                self._programs.lost()
                 if lost.hung and lost.outside and self._left_s() < WORTHWHILE_S:
                     raise OutOfTime from None
                 self._losses += 1
@@ -198,8 +189,7 @@ class Campaign:
         """Returns the programs that are compiled before the deadline, as far as those of their kind
         tell: the others would only keep the compiler from what is measured next."""
         left_s = self._left_s()
-        expected = [self._compile_s.get(kind_of(request.name), 0.0) for request in wave]
-        return tuple(r for r, needs_s in zip(wave, expected, strict=True) if needs_s <= left_s)
+        return tuple(one for one in wave if self._programs.expected_s(one) <= left_s)
 
     def _tell_left(self, todo: Sequence[Request]) -> None:
         left = self.outlook.left_s(Counter(kind_of(request.name) for request in todo))
@@ -221,7 +211,7 @@ class Campaign:
         found = self.known[request.key]
         if found.failed is None:
             self._anchor = request
-            self._anchor_s = self._ran_s[request.key] / self._drifts[request.key]
+            self._anchor_s = self._findings.anchor_s(request.key)
 
     def failures(self) -> list[Measurement]:
         """Returns what does not run, as far as this run asked for it."""
@@ -229,55 +219,7 @@ class Campaign:
 
     def settle(self) -> None:
         """Makes what is known relative to how fast the machine usually was so far."""
-        before = self._usual_drift.usual
-        self._usual_drift.settle()
-        slower = self._usual_drift.usual / before
-        self._best = {group: best_s * slower for group, best_s in self._best.items()}
-        for key, known in self.known.items():
-            self.known[key] = replace(known, drift=self._usual_drift.drift(self._drifts[key]))
-
-    def _load(self, requests: Iterable[Request]) -> None:
-        requests = [request for request in requests if request.key not in self._afresh]
-        records = self.store.get_many([request.key for request in requests])
-        why = {}
-        for request in requests:
-            if request.key in records:
-                try:
-                    found = Measurement.from_json(records[request.key].document, request.key)
-                except ValueError as error:
-                    why[request.name] = str(error)
-                    continue
-                self._know(request, found)
-        if why:
-            self.store.distrust([*why], next(iter(why.values())))
-        count = len(records) - len(why)
-        if count:
-            self.loaded += count
-            self.progress.loaded(count)
-
-    def _know(self, request: Request, stored: Measurement) -> None:
-        self._usual_drift.see(stored)
-        self._drifts[request.key] = stored.drift
-        ran = replace(stored, drift=self._usual_drift.drift(stored.drift))
-        found = ran
-        if self.network is not None:
-            found = ran.replayed(self.network)
-        elif self.machine.platform == "gpu" and not request.by_host:
-            found = ran.on_device()
-        self.known[request.key] = found
-        if ran.failed is None:
-            self._ran_s[request.key] = statistics.median(ran.runs_s)
-        if found.failed is None and request.group:
-            time_s = (ran if self.network is None else found).time_s
-            self._best[request.group] = min(self._best.get(request.group, time_s), time_s)
-
-    def _write(self, request: Request, measurement: Measurement) -> None:
-        self._know(request, measurement)
-        document, where = measurement.to_json(), self.machine.show()
-        self.store.put(
-            Record(request.key, request.program, request.name, where, document, time.time())
-        )
-        self.progress.measured(self.known[request.key], self._best.get(request.group))
+        self._findings.settle()
 
     def _wave(self, wave: Wave, following: Wave, *, patient: bool) -> None:
         """Compiles and measures some programs; if not `patient`, those that compile in time."""
@@ -285,24 +227,24 @@ class Campaign:
         self.check_time()
         self.progress.compiling([request.name for request in wave])
         start = time.monotonic()
+        programs = self._programs
         if patient:
-            self._submit((*anchor, *wave))
-            self._collect((*anchor, *wave))
+            programs.compile((*anchor, *wave), self.deadline)
         else:
-            wave = self._compile_in_time(anchor, wave)
+            usual_s = None if self.budget.one is None else self.budget.one.compile_s
+            wave = programs.compile_in_time(anchor, wave, self.deadline, usual_s)
         self.compiling_s += time.monotonic() - start
         for request in wave:
-            answer = self._ready[request.key]
-            if isinstance(answer, Compiled) and answer.seconds > 0:
-                self._compile_s[kind_of(request.name)] = answer.seconds
+            answer = programs.learn(request)
             if isinstance(answer, Failed):
-                self._write(request, Measurement(request.key, request.name, failed=answer.reason))
+                self._fail(request, answer.reason)
         if self.overlap:
-            self._submit(following)
+            programs.submit(following)
         try:
             with self._turn():
                 # another planner may have measured some while we waited for our turn
-                self._load(request for request in wave if request.key not in self.known)
+                others = (request for request in wave if request.key not in self.known)
+                self._findings.load(one for one in others if one.key not in self._afresh)
                 left = [request for request in wave if request.key not in self.known]
                 if left:
                     self.progress.running([request.name for request in left])
@@ -310,11 +252,7 @@ class Campaign:
         except StillHeld:
             raise OutOfTime from None
         keep = {self._kept, *(request.key for request in (*anchor, *following))}
-        over = [request.key for request in wave if request.key not in keep]
-        if self._held is None:
-            self._drop(over)
-        else:
-            self._held.update(over)
+        programs.retire([request.key for request in wave if request.key not in keep])
 
     def _turn(self) -> AbstractContextManager[None]:
         """Returns the lock by which this process has the devices to itself. It is not by mesh: a
@@ -322,66 +260,18 @@ class Campaign:
         waiting = self.progress.waiting
         return exclusive(self.machine.platform, waiting=waiting, until=self.deadline)
 
-    def _submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if request.key not in self._sent:
-                self.runner.submit(request.make())
-                self._sent.add(request.key)
-
-    def _compile_in_time(self, anchor: Wave, wave: Wave) -> Wave:
-        """Compiles the first program, and of the others those that half of the time left is enough
-        for; returns what is compiled. Where all of them would take longer, the others wait until
-        the first is done: then it is known how many there is time for."""
-        start = time.monotonic()
-        half = start + (self.deadline - start) / 2
-        first, others = wave[:1], wave[1:]
-        each_s = 0.0 if self.budget.one is None else self.budget.one.compile_s
-        try:
-            self._submit((*anchor, *first))
-            if start + len(wave) * each_s > half:
-                self._collect((*anchor, *first))
-                took_s = max(time.monotonic() - start, SOON_S)
-                others = others[: max(0, int((half - time.monotonic()) / took_s))]
-            self._submit(others)
-            self._collect((*anchor, *first))
-            self._collect(others, half)
-        except OutOfTime:
-            self._drop([one.key for one in others if one.key in self._sent])
-            raise
-        late = [request.key for request in others if request.key not in self._ready]
-        if late:
-            self._drop(late)
-        return tuple(one for one in (*first, *others) if one.key not in late)
-
-    def _collect(self, requests: Wave, until: float = math.inf) -> None:
-        """Waits until all of them are compiled, or have failed to, or until a time."""
-        keys = {request.key for request in requests}
-        while not keys <= self._ready.keys():
-            if time.monotonic() >= until:
-                return
-            for answer in self.runner.finished(min(1.0, self.check_time())):
-                self._ready[answer.key] = answer
-                if isinstance(answer, Compiled) and answer.seconds > 0:
-                    self.compiled += 1
-                    self.compile_s += answer.seconds
-
     def _run(self, wave: Sequence[Request]) -> None:
         anchor = None
-        if self._anchor is not None and isinstance(self._ready.get(self._anchor.key), Compiled):
+        if self._anchor is not None and isinstance(
+            self._programs.answers.get(self._anchor.key), Compiled
+        ):
             anchor = Anchor(self._anchor.key, self._anchor_s)
-        # On a stand-in none is stopped early: what a run takes there is without communication, and
-        # what is stored must do for other networks.
-        competing = wave if self.network is None else ()
-        limits = {  # with the start: the net time of a small program may be next to nothing
-            request.key: self.effort.cutoff
-            * (self._best[request.group] + self._overhead(request))
-            / self._usual_drift.usual
-            for request in competing
-            if request.group in self._best
+        limits = {
+            request.key: self._findings.limit_s(
+                request, self.effort.cutoff, self._overhead(request)
+            )
+            for request in wave
         }
-        for request in wave:
-            if request.slowest_s < math.inf:
-                limits[request.key] = request.slowest_s / self._usual_drift.usual
         rounds = Rounds(self.runner, self.effort, anchor, limits, self.deadline)
         start = time.monotonic()
         results = rounds.run([request.key for request in wave])
@@ -390,9 +280,9 @@ class Campaign:
             result = results.get(request.key)
             if result is None:
                 continue  # left out
-            compiled = self._ready[request.key]
+            compiled = self._programs.answers[request.key]
             assert isinstance(compiled, Compiled)
-            self._write(
+            self._findings.write(
                 request,
                 replace(
                     result,
@@ -407,52 +297,36 @@ class Campaign:
     def _overhead(self, request: Request) -> float:
         return self.base_s + request.arguments * self.each_s
 
-    def _drop(self, keys: Sequence[str]) -> None:
-        self.runner.drop(keys)
-        for key in keys:
-            self._sent.discard(key)
-            self._ready.pop(key, None)
-
     def _after(self, lost: RunnerLost, wave: Wave) -> list[Wave]:
-        """Returns what is left of the wave: those under suspicion alone, then the others. A program
-        whose wait the budget's end cut short is not waited for twice."""
+        """Returns what is left of the wave, to be tried again. Where an anchor that ran before is
+        to blame, it goes on without one."""
         left = [request for request in wave if request.key not in self.known]
-        suspects = [request for request in left if request.key in lost.during]
-        for request in suspects:
-            self._blame.strike(request.key, lost)
         anchor = self._anchor
-        if anchor is not None and anchor.key in lost.during and not suspects:
-            self._blame.strike(anchor.key, lost)
-            if self._blame.out(anchor.key):
-                self._anchor = None  # it ran before; measure on without it
-        cut_short = lost.hung and lost.outside and len(suspects) == 1
-        alone: list[Wave] = []
-        for request in suspects:
-            if cut_short or (self._blame.out(request.key) and len(wave) == 1):
-                self._fail(request, lost.reason)
-                self._losses = 0
-            else:
-                alone.append((request,))
-        others = tuple(request for request in left if request not in suspects)
-        return [*alone, *([others] if others else [])]
+        if anchor is not None and self._blame.strikes_out(anchor.key, lost, left):
+            self._anchor = None
+        failed, again = self._blame.judge(lost, left, alone=len(wave) == 1)
+        for request in failed:
+            self._give_up(request, lost.reason)
+            self._losses = 0
+        return again
 
-    def _fail(self, request: Request, reason: str) -> None:
+    def _give_up(self, request: Request, reason: str) -> None:
         """Counts a program that took the worker with it as failed: for good if that was always its
         own doing, else in this run."""
         if self._blame.certain(request.key):
-            self._write(request, Measurement(request.key, request.name, failed=reason))
+            self._fail(request, reason)
             return
         self.passing.add(request.key)
         found = Measurement(request.key, request.name, failed=f"{reason}{TRIED_AGAIN}")
-        self._know(request, found)
-        self.progress.measured(found, self._best.get(request.group))
+        self._findings.note(request, found)
+
+    def _fail(self, request: Request, reason: str) -> None:
+        failed = Measurement(request.key, request.name, failed=reason)
+        self._findings.write(request, failed)
 
     def check_time(self) -> float:
         """Returns the seconds left; raises `OutOfTime` if there are none."""
-        left_s = self._left_s()
-        if left_s <= 0:
-            raise OutOfTime
-        return left_s
+        return seconds_left(self.deadline)
 
     def _left_s(self) -> float:
         return self.deadline - time.monotonic()

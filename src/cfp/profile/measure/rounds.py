@@ -41,6 +41,14 @@ class OutOfTime(Exception):
     """The budget is spent."""
 
 
+def seconds_left(deadline: float) -> float:
+    """Returns the seconds until the deadline; raises `OutOfTime` if there are none."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise OutOfTime
+    return left_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """How thoroughly to measure.

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from cfp.profile.measure.drift import TELLING, UsualDrift
+from cfp.profile.measure.findings import TELLING, UsualDrift
 from cfp.profile.measure.measurement import Measurement
 
 WAVES, RUNS = 30, 5
