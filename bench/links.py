@@ -211,8 +211,8 @@ def table(found: Sequence[Miss], h100: Link, constants: Sequence[Link]) -> str:
     low = 0
     for high, words in BANDS:
         own = [miss for miss in found if low < miss.bytes <= high]
-        cells = share([m.fitted for m in own]), share([m.alone for m in own])
-        lines.append(f"| {words} | {cells[0]} | {cells[1]} |")
+        by_fit, left_out = share([m.fitted for m in own]), share([m.alone for m in own])
+        lines.append(f"| {words} | {by_fit} | {left_out} |")
         low = high
     lines += ["", "## Beside another source", ""]
     said = ", ".join(

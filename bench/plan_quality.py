@@ -127,9 +127,9 @@ def against_all(row: Row, case: Case, store: Path, wave: int) -> Row:
     """Returns CFP's plan beside every way to split the layer, all layers alike, the other segments
     as in CFP's plan. The fastest of them and CFP's plan then run in turn once more, afresh."""
     with Bench(case, store, wave) as bench:
-        fastest = bench.proposals.solver.fastest(None)
-        assert fastest is not None
-        ours = bench.proposals.make(fastest.plan)
+        predicted = bench.proposals.solver.fastest(None)
+        assert predicted is not None
+        ours = bench.proposals.make(predicted.plan)
         kinds, of = bench.proposals.kinds, bench.proposals.composition.kinds
         layer = kinds[max(set(of), key=of.count)]
         sizes = [len(choices) for choices in layer.strategies]

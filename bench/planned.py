@@ -49,7 +49,7 @@ class Case:
 
 
 def make_case(
-    model: str, batch: int, shape: Sequence[int], size: str = "small", **options: Any
+    model: str, batch: int, shape: Sequence[int], *, size: str = "small", **options: Any
 ) -> Case:
     mesh = make_mesh(shape, "cpu")
     sizes = {"layers": LAYERS + (model in EVEN), **SHAPE, **options}

@@ -26,6 +26,7 @@ import random
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import clustered
 from bench.cluster.spec import read_spec
@@ -90,7 +91,8 @@ def main() -> None:
 def inside(model: str, store: Path, plans: int, wave: int, file: Path) -> None:
     """Runs as one process of a cluster; process 0 decides, and writes."""
     with joined(math.prod(MESH)) as team:
-        case = make_case(model, BATCH, MESH, **clustered.SHAPE)
+        shape: dict[str, Any] = clustered.SHAPE
+        case = make_case(model, BATCH, MESH, **shape)
 
         def decide(team: Team | None) -> None:
             rows = run(case, store / "clusters", plans, wave, team)
@@ -108,6 +110,7 @@ def run(case: Case, store: Path, plans: int, wave: int, team: Team | None = None
         for point, (plan, measured) in zip(points, bench.full_steps(points), strict=True):
             if measured.failed is not None or measured.memory is None:
                 raise RuntimeError(f"{bench.proposals.show(point)}: {measured.failed}")
+            assert plan.predicted is not None  # it comes from proposals, which predict
             layouts = plan.known("bench").layouts
             rows.append(
                 Row(

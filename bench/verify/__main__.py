@@ -13,7 +13,7 @@ import argparse
 import fnmatch
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -107,7 +107,7 @@ def read_state(path: Path, cases: Sequence[Case]) -> dict[Case, Result]:
     return found
 
 
-def told(cases: Sequence[Case], jobs: int):
+def told(cases: Sequence[Case], jobs: int) -> Iterator[Result]:
     """Yields the results of the cases, shown on stderr as they come."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
