@@ -54,7 +54,7 @@ def _poison(x: np.ndarray, floats: tuple[float, ...]) -> tuple[Any, ...]:
 def changed(
     inputs: Sequence[np.ndarray], where: list[tuple[int, int]], output: np.ndarray
 ) -> list[np.ndarray]:
-    """For each input, the matrix [output element, input element] of what changed."""
+    """Returns, for each input, the matrix [output element, input element] of what changed."""
     rows = np.asarray(output).reshape(len(where) + 1, -1)
     differs = ~np.isclose(rows[1:], rows[:1], rtol=1e-4, atol=0, equal_nan=True)
     truth = [np.zeros((rows.shape[1], x.size), dtype=bool) for x in inputs]
@@ -90,7 +90,7 @@ def run(cases: Sequence[Case]) -> None:
 
 
 def maps_of(fn: Callable[..., Any], inputs: Sequence[np.ndarray]) -> list[list[set[Map]]]:
-    """For each result, for each input, the maps along all paths of the function's jaxpr."""
+    """Returns, for each result and each input, the maps along all paths of the function's jaxpr."""
     closed = jax.make_jaxpr(fn)(*inputs)
     start = [
         [{identity(x.shape)} if i == j else set() for j in range(len(inputs))]
@@ -183,7 +183,7 @@ def assert_cases(cases: Sequence[Case]) -> None:
 
 
 def chunks(shape: Sequence[int], dim: int, parts: int) -> np.ndarray:
-    """Of every element (flat), the chunk of `dim` it lies in."""
+    """Returns the chunk of `dim` that every element (flat) lies in."""
     index = np.indices(shape)[dim] if shape else np.zeros((), dtype=int)
     return (index // (shape[dim] // parts)).reshape(-1)
 

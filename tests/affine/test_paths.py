@@ -23,14 +23,15 @@ def start(program: Program) -> np.ndarray:
 
 
 def truths(program: Program) -> list[np.ndarray]:
-    """For every node, the matrix [its element, input element] of what changed, by numpy."""
+    """Returns, for every node, the matrix [its element, input element] of what changed, by
+    numpy."""
     x = start(program)
     rows, where = poisoned([x], (np.nan,))
     return [changed([x], where, node)[0] for node in program.numpy(rows[0])]
 
 
 def paths(program: Program) -> list[set[Map]]:
-    """For every node, the maps from the input along all paths."""
+    """Returns, for every node, the maps from the input along all paths."""
     nodes = [{identity(program.shape)}]
     for step in program.steps:
         found: set[Map] = set()

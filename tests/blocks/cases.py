@@ -68,7 +68,8 @@ def seeds(blocks: Blocks) -> list[int]:
 
 
 def backward(blocks: Blocks) -> list[int]:
-    """Of each block, the contractions that differentiate it (not those computed again)."""
+    """Returns, for each block, the contractions that differentiate it (not those computed
+    again)."""
     again = blocks.recomputed.equations
     return [sum(b not in again for b in block.backward) for block in blocks.blocks]
 

@@ -33,7 +33,7 @@ POISON = (np.nan, 1000.0)  # NaN goes through sums, a large number through sorts
 
 
 def violations(graph: Graph, block: Block, run: Run = run, seed: int = 0) -> Iterator[str]:
-    """Where the block breaks its promise, in words."""
+    """Says in words where the block breaks its promise."""
     env = outside(graph, block, np.random.default_rng(seed))
     downstream = [graph.equations[m] for m in block.members if m not in block.seeds]
     clean = dict(env)

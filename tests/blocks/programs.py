@@ -265,7 +265,7 @@ def cut(d: Draw, shapes: list[Shape]) -> Step | None:
 
 
 def split(d: Draw, shapes: list[Shape]) -> Step | None:
-    """In equal parts: [q|k|v]."""
+    """Splits a tensor into equal parts: [q|k|v]."""
     x = _node(d, shapes)
     if x is None:
         return None

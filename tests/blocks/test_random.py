@@ -45,7 +45,7 @@ def test_forward(program: Program, mesh_shape: tuple[int, ...], sequence: bool) 
 @settings(FAST, max_examples=150)
 @given(programs(longest=7), MESHES, st.booleans())
 def test_training(program: Program, mesh_shape: tuple[int, ...], sequence: bool) -> None:
-    """With a backward pass, whose contractions must find their own step of the program."""
+    """The contractions of a backward pass must find their own step of the program."""
     graph = trace(program.train, *program.args())
     blocks = check(graph, mesh_shape, sequence)
     for backward, forward in blocks.matched.items():

@@ -20,7 +20,7 @@ from cfp.links.link import COLLECTIVES
 def test_a_probe_is_a_chain_of_one_collective_of_its_bytes(
     kind: str, axes: tuple[str, ...]
 ) -> None:
-    """By the bytes that a compiled module's collectives are priced by."""
+    """The bytes are those that a compiled module's collectives are priced by."""
     mesh = Mesh(np.array(jax.devices("cpu")[:8]).reshape(2, 4), ("x", "y"))
     probe = Probe(kind, axes, math.prod(mesh.shape[axis] for axis in axes), 4096)
     jitted, (fill,) = chain_program(mesh, probe)

@@ -57,7 +57,7 @@ def test_the_file_is_a_plan_with_its_evidence(plan_file: Path) -> None:
 
 
 def test_it_says_what_was_measured_and_what_is_sent(plan_file: Path) -> None:
-    """For the report: every option, the collectives of the chosen plan, and where time went."""
+    """The report needs every option, the collectives of the chosen plan, and where time went."""
     document = json.loads(plan_file.read_text())
     evidence = document["evidence"]
     segments = [at for kind in evidence["kinds"] for at in kind["segments"]]
@@ -97,7 +97,7 @@ def test_one_document_on_stdout(plan_file: Path, folder: Path) -> None:
 
 
 def test_compare(plan_file: Path, folder: Path) -> None:
-    """Of what, and on which mesh, the plan says."""
+    """The plan file says what is compared, and on which mesh."""
     words = ("--plans", f"{plan_file},data_parallel", "--rounds", 5, "--json")
     result = run("compare", "--platform", "cpu", *words)
     assert result.exit_code == 0, result.output

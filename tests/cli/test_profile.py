@@ -85,7 +85,7 @@ def run(project: Path, target: str, *options: object) -> tuple[str, str]:
 
 
 def timeless(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what differs between two runs on the same measurements."""
+    """Removes what differs between two runs on the same measurements."""
     left_out = ("compiled", "compile_s", "loaded", "seconds")
     return {name: value for name, value in document.items() if name not in left_out}
 

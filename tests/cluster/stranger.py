@@ -142,7 +142,8 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """As in /proc/net/tcp: words of four bytes, each in this machine's order."""
+    """Writes an address as /proc/net/tcp does: words of four bytes, each in this machine's
+    order."""
     host, port = text.split(":")
     words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
     packed = b"".join(words)

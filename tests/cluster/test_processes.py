@@ -76,7 +76,7 @@ def test_a_script_with_jit_measures_once(tmp_path: Path) -> None:
 
 
 def test_they_compare(tmp_path: Path) -> None:
-    """Without JAX's own cache: what one loads from there it cannot give to the other."""
+    """JAX's own cache is not used: what one process loads from there it cannot give to the other."""
     plans = ["data_parallel", "zero1"]
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
@@ -91,7 +91,7 @@ def test_they_compare(tmp_path: Path) -> None:
 
 
 def test_what_fails_on_one_host_has_failed_everywhere(tmp_path: Path) -> None:
-    """And profiling goes on, with new workers in both processes."""
+    """Profiling goes on after that, with new workers in both processes."""
     faults = json.dumps(
         {"segment 0: batch, batch": "crash", "segment 0: output features, batch": "oom"}
     )

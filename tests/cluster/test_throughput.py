@@ -96,7 +96,7 @@ def test_a_loss_is_named_and_a_lack_of_evidence_is_none() -> None:
 
 
 def test_what_each_rule_says_of_losing_seven_of_eight_rounds() -> None:
-    """By the old one it was a tie."""
+    """By the old rule it was a tie."""
     steps = {
         CFP: Step(1.1, 0.9, 1.1, None, (1.1,) * 7 + (0.9,)),
         "alpa": Step(1.0, 1.0, 1.0, None, (1.0,) * 8),

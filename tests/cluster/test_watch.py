@@ -18,7 +18,7 @@ HOSTS = ("boxa", "boxb", "boxc")
 
 
 def make_teams() -> list[Team]:
-    """Of three processes."""
+    """Returns one team, as each of its three processes has it."""
     inboxes = [Inbox() for _ in HOSTS]
     to_others, to_leader = {}, {}
     for i in (1, 2):
@@ -76,7 +76,7 @@ class Heard:
 
 
 def test_all_hear_why_one_has_ended() -> None:
-    """From the leader, if it was another."""
+    """They hear it from the leader, if it was another that ended."""
     teams = make_teams()
     others = {0: Heard(), 2: Heard()}
     for i, heard in others.items():

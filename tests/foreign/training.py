@@ -57,7 +57,7 @@ def quick_jit(function):
 
 
 def generator():
-    """Of initial values and data: NumPy has nothing to compile."""
+    """Returns what draws initial values and data: NumPy, which has nothing to compile."""
     return np.random.default_rng(0)
 
 

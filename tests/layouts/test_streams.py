@@ -43,7 +43,7 @@ def crossing(kind: Kind, layouts: Layouts) -> list[Layout]:
 
 @pytest.mark.parametrize(("batch", "dim"), [(8, 0), (2, 1)])
 def test_what_crosses_between_segments_lies_split(batch: int, dim: int) -> None:
-    """By the batch; by the sequence, where the batch does not divide."""
+    """It is split by the batch, or by the sequence where the batch does not divide."""
     kind = layer(batch=batch)
     assert crossing(kind, laid(kind, MEGATRON)) == [(None,)] * 4
     assert crossing(kind, laid(kind, MEGATRON.replace(IN, STREAM))) == [(dim,)] * 4
@@ -95,7 +95,7 @@ def test_the_backward_pass_mirrors_the_forward_pass() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_segment_with_streams_has_layouts(name: str) -> None:
-    """With the contracted candidates of all blocks that have streams, others as they come."""
+    """All blocks that have streams take their contracted candidates, and the others what comes."""
     checked = 0
     for kind in kinds(CASES[name]()):
         pairs = zip(kind.strategies, kind.streams, strict=True)

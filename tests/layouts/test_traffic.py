@@ -50,7 +50,8 @@ def test_a_product_by_hand() -> None:
 
 
 def test_its_collectives_by_hand() -> None:
-    """However small: the scalar is one of them. An axis of one device has none."""
+    """A collective counts however small it is: the scalar is one of them. An axis of one device has
+    none."""
     found = {
         split: count_product(split) for split in ("batch", "output features", "input features")
     }

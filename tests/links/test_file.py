@@ -53,7 +53,7 @@ def test_every_shipped_link_says_where_it_is_from() -> None:
 
 
 def test_shipped_links_are_as_fast_as_their_hardware() -> None:
-    """By the measurements that they were fitted to: H200, 8 GPUs, all-reduce of 512 MiB."""
+    """The measurements that they were fitted to decide: H200, 8 GPUs, all-reduce of 512 MiB."""
     assert load_link("h200_nvlink").time_s("all-reduce", 8, 2**29) == pytest.approx(
         2.03e-3, rel=0.05
     )

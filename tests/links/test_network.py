@@ -44,7 +44,7 @@ def test_the_order_in_which_axes_are_named_does_not_matter(
 def test_the_composition_is_the_best_order_of_levels(
     network: Network, kind: str, size: float
 ) -> None:
-    """Against the definition: every order of the axes, level by level."""
+    """The definition tries every order of the axes, level by level."""
 
     def through(order: tuple[str, ...]) -> float:
         left, total = size, 0.0

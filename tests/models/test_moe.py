@@ -13,7 +13,8 @@ from .conftest import TINY, quick_jit
 
 
 def plain_gating(logits, capacity):
-    """For each group: (token, expert, slot, weight) of what is dispatched, and the balance."""
+    """Returns, for each group, (token, expert, slot, weight) of what is dispatched, and the
+    balance."""
     groups, balance = [], []
     for group in logits.astype(np.float64):
         gates = np.exp(group - group.max(-1, keepdims=True))

@@ -59,7 +59,7 @@ def _step(*args: Any) -> Any:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_tensor_lies_and_is_read_as_its_segment_was_measured(name: str, seed: int) -> None:
-    """In every segment, not in the representatives alone; loops too."""
+    """This holds in every segment, not in the representatives alone, and in loops too."""
     analysis, found, options, plan = drawn(name, seed, list(State))
     layouts = plan.known("test").layouts
     graph, places = analysis.graph, find_interfaces(analysis, found).places

@@ -46,7 +46,7 @@ def test_round_by_round() -> None:
 
 
 def test_those_that_did_not_run_have_no_figures() -> None:
-    """In files of before they had zeros."""
+    """Files of earlier versions have zeros for them."""
     for why in ("failed", "left_out"):
         found = MeasuredStep("fsdp", None, **{why: "no room"})
         assert not found.ran

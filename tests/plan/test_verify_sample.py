@@ -61,7 +61,7 @@ def test_plans_compute_what_the_step_computes(step: str) -> None:
     assert all(result.round_trip is not False for result in results)
 
 
-# That verify can fail: a small step with floats, an integer and a key among its results.
+# Verify can fail, as this shows: a small step with floats, an integer and a key among its results.
 
 OPTIMIZER = optax.adamw(1e-2)
 
@@ -199,7 +199,7 @@ def test_an_output_of_which_nothing_is_finite_cannot_be_verified() -> None:
 
 @pytest.mark.parametrize("parameter", ["up", "down"])
 def test_a_gradient_summed_on_half_the_devices_is_named(monkeypatch, parameter) -> None:
-    """Of two devices one is left out of the all-reduce. Adam's first step hides it from the
+    """One of two devices is left out of the all-reduce. Adam's first step hides it from the
     parameter, not from the moments."""
     reference, plan = small()
     graph = plan.bound.analysis.graph

@@ -34,7 +34,7 @@ def confirmed(tmp_path: Path, plan: Plan, **given: Any) -> dict[str, Any]:
 
 
 def test_one_device_alone_runs_beside_the_plan(tmp_path: Path, plan: Plan) -> None:
-    """On as many rounds; it holds all of the arguments."""
+    """It runs on as many rounds, and holds all of the arguments."""
     found = confirmed(tmp_path, plan)
     assert list(found) == ["chosen", ALONE]
     assert len(found["chosen"].runs_s) == len(found[ALONE].runs_s) >= ROUNDS
@@ -64,7 +64,7 @@ def test_why_it_is_not_tried(
     platform: str,
     said: str,
 ) -> None:
-    """Where its arguments do not fit; or where devices with cores of their own compute too much."""
+    """Its arguments do not fit, or devices with cores of their own would compute too much."""
     predicted = replace(plan, predicted=Predicted(1.0, 1.0, 0.0, 1))
     of = Machine.of
     monkeypatch.setattr(Machine, "of", staticmethod(lambda *m: replace(of(*m), platform=platform)))

@@ -216,8 +216,8 @@ def test_steps_that_take_long_to_compile(
     monkeypatch: pytest.MonkeyPatch,
     limit: int | None,
 ) -> None:
-    """As seen on a GPU: a step compiles in half a minute, and asking the compiler for its memory
-    takes as long again. There is time for one full step, not for three."""
+    """This was seen on a GPU: a step compiles in half a minute, and asking the compiler for its
+    memory takes as long again. There is time for one full step, not for three."""
     segments = {"segment 0": 9.0, "segment 1": 9.0, "segment 2": 9.0, "chained segment 1": 18.0}
     machine = Machine(
         clock,

@@ -317,7 +317,7 @@ def test_out_of_time_is_as_without_audit_and_said(choosing: Choosing) -> None:
 
 
 def test_of_those_that_were_measured_in_time(choosing: Choosing) -> None:
-    """If none was, the prediction counts."""
+    """The prediction counts if none was measured."""
     chosen = choosing(count=2, late=[0])[0].choose()
     assert chosen.proposal.point.choice == (1,)
     assert [s.left_out for s in chosen.steps] == [None, NO_TIME]

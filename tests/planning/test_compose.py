@@ -35,7 +35,7 @@ def choices(composition: Composition, count: int = 20) -> list[tuple[int, ...]]:
 def seconds(
     analysis: Analysis, profile: Profile, composition: Composition, choice: tuple[int, ...]
 ) -> float:
-    """By the definition: Σ segments + Σ crossings."""
+    """Returns the time by the definition: Σ segments + Σ crossings."""
     options = composition.chosen(choice)
     total = sum(
         profile.segments[segment.kind].costs[option].time_s
@@ -139,8 +139,9 @@ def test_an_argument_that_two_segments_read_counts_at_its_home() -> None:
 def peak_bytes(
     analysis: Analysis, profile: Profile, composition: Composition, choice: tuple[int, ...]
 ) -> int:
-    """By the definition: at every moment of the backward pass, all that is there, one by one. Where
-    micro-batches are looped over, their sums are there always, and new state only in the end."""
+    """Returns the peak by the definition: at every moment of the backward pass, all that is there
+    is counted, one by one. Where micro-batches are looped over, their sums are there always, and
+    new state only in the end."""
     options = composition.chosen(choice)
     donated = {analysis.graph.inputs[position] for position in analysis.graph.donated}
     moments = []
@@ -163,7 +164,7 @@ def peak_bytes(
 
 @pytest.mark.parametrize("name", [*CASES, "accumulating"])
 def test_the_memory_of_a_plan_is_the_most_that_is_there_at_once(name: str) -> None:
-    """And the search counts no less."""
+    """The search counts no less than that."""
     analysis = CASES[name]() if name in CASES else accumulating()
     profile = invented_profile(analysis)
     composition = compose(analysis, profile)
@@ -175,7 +176,7 @@ def test_the_memory_of_a_plan_is_the_most_that_is_there_at_once(name: str) -> No
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama"])
 def test_memory_counts_where_the_fastest_options_need_more_than_the_limit(name: str) -> None:
-    """By the same model: one byte decides."""
+    """The same model says so: one byte decides."""
     analysis = CASES[name]()
     profile = invented_profile(analysis)
     composition = compose(analysis, profile)

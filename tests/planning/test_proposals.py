@@ -22,7 +22,8 @@ LAYER = 1
 def proposals(
     layer_s: dict[Option, float], pinned: Mapping[int, Layout] | None = None
 ) -> Proposals:
-    """Of a GPT whose layers take most of the time, with four options of embedding and head."""
+    """Returns proposals for a GPT whose layers take most of the time, with four options of
+    embedding and head."""
     analysis = model("gpt", layers=4)
     assert len(analysis.distinct_segments[LAYER].occurrences) == 4
     profile = invented_profile(analysis, times_s={LAYER: layer_s})

@@ -145,7 +145,8 @@ def test_what_was_not_measured_is_not_nothing(plan: Plan) -> None:
 
 
 def test_rows_add_up_to_the_prediction(plan: Plan) -> None:
-    """With what starting the step takes; segments that are split alike may differ in cost."""
+    """The sum has what starting the step takes; segments that are split alike may differ in
+    cost."""
     assert plan.predicted is not None
     first, second, third, *rest = EVIDENCE.segments
     third = replace(third, resharding_s=1e-18, scratch_bytes=7)  # none of which is shown
@@ -187,7 +188,7 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
 
 
 def test_plan_files_are_shown_without_their_folders() -> None:
-    """But for those whose names are the same."""
+    """Files whose names are the same keep them."""
     names = ("runs/may/a.json", "runs/may/b.json", "runs/june/b.json", "fsdp")
     found = Comparison(
         15, tuple(ComparedPlan(n, 1e-2, 9e-3, 1.1e-2, 1.0, 1.0, 1.0, None, None, 1) for n in names)

@@ -55,7 +55,7 @@ def printed(plan: Plan, width: int, collectives: Sequence[Collective] | None) ->
 
 
 def masked(text: str) -> str:
-    """Without what changes with versions: lines of other packages, what the compiler merged."""
+    """Removes what changes with versions: lines of other packages, what the compiler merged."""
     text = re.sub(r"in all; the compiler merged them into \d+", "in all", text)
     return re.sub(r"(\w+\.py):\d+", lambda m: m[0] if m[1] in OURS else f"{m[1]}:N", text)
 

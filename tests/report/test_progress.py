@@ -79,7 +79,7 @@ def test_python_shows_it_on_a_terminal_unless_asked_otherwise(
 
 
 def test_on_a_terminal_it_is_one_line_that_redraws(clock: Clock) -> None:
-    """However long the names are: a line that wraps could not be drawn over."""
+    """It is one line however long the names are: a line that wraps could not be drawn over."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=60, color_system=None)
     with TerminalProgress(console) as progress:
@@ -96,7 +96,8 @@ def test_on_a_terminal_it_is_one_line_that_redraws(clock: Clock) -> None:
 
 
 def test_a_log_has_plain_lines_and_few(clock: Clock, golden: Callable[[str, str], None]) -> None:
-    """Where stderr is no terminal: a line every few seconds, nothing that steers a terminal."""
+    """Where stderr is no terminal, it gets a line every few seconds, and nothing that steers a
+    terminal."""
     out = io.StringIO()
     with TerminalProgress(Console(file=out, width=60), budget_s=300) as progress:
         progress.stage("analysing the step")

@@ -20,7 +20,8 @@ Telling = Callable[[Plan], set[tuple[int, int]]]  # the pairs that tell a plan a
 def one_after_the_other(
     plans: list[Plan], limit: float, count: int, used: Telling, tell: Telling | None = None
 ) -> list[float]:
-    """By the definition: of each plan found, the next one does without a pair that tells it."""
+    """Returns the plans by the definition: for each plan found, the next one does without a pair
+    that tells it."""
     found: list[Plan] = []
     left = sorted(plan for plan in plans if plan[1] <= limit)
     while left and len(found) < count:

@@ -155,7 +155,7 @@ def test_no_plan_falls_between_the_pieces(problem: Problem, splits: int) -> None
 @settings(max_examples=40, deadline=None)
 @given(instances(AWKWARD), st.floats(1, 4))
 def test_at_every_limit_from_the_slowest_plan(problem: Problem, digits: float) -> None:
-    """Not pruned, and with nothing known at the beginning."""
+    """The problem is not pruned, and nothing is known at the beginning."""
     plans = every_plan(problem)
     sub, order = all_of(problem), range(len(problem.nodes))
     for _, limit in frontier(plans):

@@ -19,7 +19,7 @@ from tests.search.instances import AWKWARD, best_time, every_plan, frontier, ins
 
 
 def plans_of(sub: Subproblem) -> set[tuple[int, ...]]:
-    """As choices of the whole problem."""
+    """Returns the plans as choices of the whole problem."""
     if sub.empty:
         return set()
     choices = np.array([choice for _, _, choice in every_plan(sub.problem)], dtype=np.int64)

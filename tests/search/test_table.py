@@ -135,7 +135,7 @@ def test_a_unit_that_suits_few_kinds_is_found() -> None:
 def test_what_a_curve_says_of_all_plans_holds(
     problem: Problem, share: float, digits: float
 ) -> None:
-    """Of those that keep no more than a limit, and of all."""
+    """It holds for the plans that keep no more than a limit, and for all."""
     plans = every_plan(problem)
     sub, order = all_of(problem), range(len(problem.nodes))
     most = max((kept(problem, choice) for _, _, choice in plans), default=0)

@@ -251,7 +251,8 @@ def test_every_argument_of_an_iteration_is_carried_or_anew_or_the_same_for_all()
 
 
 def test_sums_and_states_are_where_their_parameters_are() -> None:
-    """Also where a step whose gradients are infinite anywhere leaves its state as it was."""
+    """They are there, too, where a step whose gradients are infinite anywhere leaves its state as
+    it was."""
     analysis = accumulating()
     for segment, name in zip(analysis.segments, ("embed", "layers", "head"), strict=True):
         extracts = kinds(analysis)[segment.kind].extracts

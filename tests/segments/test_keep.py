@@ -84,8 +84,8 @@ def test_a_level_keeps_what_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_what_is_computed_again_is_in_the_program(name: str) -> None:
-    """By the products of the jaxpr: as many more as run again, and fewer where the step's own
-    recomputation is not read any more."""
+    """The products of the jaxpr tell: there are as many more as run again, and fewer where the
+    step's own recomputation is not read any more."""
     for kind in kinds(CASES[name]()):
         graph = kind.extracts[0].graph
         for one in kind.levels.values():
@@ -105,7 +105,7 @@ def products(graph: Graph, again: list[Recomputation]) -> int:
 
 
 def test_of_a_product_its_input_is_kept() -> None:
-    """Of tanh(x @ a) @ b: the tanh runs again, or all of it."""
+    """In tanh(x @ a) @ b the tanh runs again, or all of it."""
 
     def step(a: Any, b: Any, x: Any) -> Any:
         return jax.grad(lambda a, b: (jnp.tanh(x @ a) @ b).sum(), (0, 1))(a, b)

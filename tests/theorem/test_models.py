@@ -33,7 +33,7 @@ def gap_of(name, parts, rules):
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_gap_in_activations(name, parts):
-    """In the strictest reading of the blocks; the others only allow more."""
+    """The blocks are read in the strictest way; the others only allow more."""
     assert gap_of(name, parts, Rules(silent=Silent.WHOLE)).units == 0
 
 

@@ -165,7 +165,7 @@ def test_source_lines_are_not_a_librarys_where_the_user_has_one() -> None:
     [("nnx", "flax_nnx.py"), ("linen", "flax_linen.py"), ("equinox", "equinox_vmap.py")],
 )
 def test_source_lines_of_layers_are_those_that_call_them(name: str, file: str) -> None:
-    """Not the lines of Flax and Equinox in which they are written."""
+    """They are not the lines of Flax and Equinox in which the layers are written."""
     step, args = MODELS[name](layers=1, abstract=True)
     products = [e for e in trace(step, *args).equations if e.primitive == "dot_general"]
     assert len(products) > 10
@@ -173,7 +173,8 @@ def test_source_lines_of_layers_are_those_that_call_them(name: str, file: str) -
 
 
 def test_a_step_of_a_library_alone_names_the_innermost_line() -> None:
-    """Not the line that asked for the analysis, which is the only one of the user's."""
+    """It does not name the line that asked for the analysis, which is the only one of the
+    user's."""
     step = functools.partial(optax.softmax_cross_entropy_with_integer_labels, axis=-1)
     graph = trace(step, W, np.zeros(W.shape[0], np.int32))
     named = {source_line(equation).partition(":")[0] for equation in graph.equations}

@@ -107,7 +107,7 @@ def test_a_layer_of_experts_takes_a_hundred_programs() -> None:
 
 
 def test_counts_are_used() -> None:
-    """Those that tell the time find the best in fewer programs; useless ones do no harm."""
+    """Counts that tell the time find the best in fewer programs; useless ones do no harm."""
     tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(15)]
 
     def half(rows: Rows, table: Table) -> Array:
@@ -145,7 +145,7 @@ class Sharpened(Rough):
 
 
 def test_what_leads_is_counted_exactly() -> None:
-    """So that no combination leads, or teaches what counts cost, by an error of its counts."""
+    """No combination may lead, or teach what counts cost, by an error of its counts."""
     tables = [synthesise(LAYER, seed, noise=0, penalties=0) for seed in range(15)]
     rough = [replay(t, limit=12, counts=Rough(t, i)).regret for i, t in enumerate(tables)]
     sharpened = [Sharpened(t, i) for i, t in enumerate(tables)]

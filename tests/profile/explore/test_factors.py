@@ -77,7 +77,8 @@ def test_what_does_not_exist_is_not_asked_for() -> None:
 
 
 def table_of_two_axes(seed: int) -> Table:
-    """By factor, of four blocks: what they cost on the axes adds up, but for 2 %."""
+    """Returns a table of four blocks, by factor: what they cost on the axes adds up, but for
+    2 %."""
     first, second = (synthesise((3,) * 4, seed + i, noise=0, penalties=0) for i in (0, 1000))
     rng = np.random.default_rng(seed)
     truth: dict[Combo, float | None] = {}
@@ -90,7 +91,7 @@ def table_of_two_axes(seed: int) -> Table:
 
 
 def regret(explorer: Explorer, table: Table) -> float:
-    """By how much the best that it finds is slower than the best there is."""
+    """Returns by how much the best that it finds is slower than the best there is."""
     assert explore(explorer, table) <= explorer.limit
     assert explorer.best is not None
     found = table.truth[explorer.best]
@@ -166,7 +167,7 @@ class Layer:
         return Table((3,) * 8, truth, truth)
 
     def counts(self, rows: Rows) -> Array:
-        """By axis, what is sent."""
+        """Returns what is sent, by axis."""
         found = np.zeros((len(rows), 2))
         for row, combo in enumerate(combos_of(rows)):
             for what, size in self.sent(combo):
@@ -192,7 +193,8 @@ def test_axes_that_are_split_differently() -> None:
 
 
 def test_what_is_sent_leads_to_the_best_in_few_programs() -> None:
-    """Of 6561, in 20; however fast the axes are, and though bytes tell the time by 25 % only."""
+    """It takes 20 of 6561 programs, however fast the axes are, and though bytes tell the time by
+    25 % only."""
     found, without = [], []
     for layer in LAYERS:
         every = np.array(list(itertools.product(range(3), repeat=8)))
@@ -215,8 +217,8 @@ def test_what_is_sent_leads_to_the_best_in_few_programs() -> None:
 
 
 def test_the_best_is_found_within_forty_programs_in_nine_of_ten_runs() -> None:
-    """Of 6561, on three networks, times drawn anew for each run; best to a per cent, a third of the
-    noise."""
+    """There are 6561 programs, on three networks, with times drawn anew for each run; the best is
+    found to a per cent, a third of the noise."""
     regrets = []
     for layer, runs in zip(LAYERS, (4, 3, 3), strict=True):
         every = np.array(list(itertools.product(range(3), repeat=8)))

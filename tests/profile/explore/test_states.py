@@ -72,8 +72,8 @@ def test_a_budget_leaves_time_for_it(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_a_budget_is_shared_by_all_segments(clock: Clock, tmp_path: Path) -> None:
-    """Those of the first are not all tried before the second has its turn; most of it goes to the
-    layers, which take most of a step."""
+    """The options of the first segment are not all tried before the second has its turn; most of
+    the budget goes to the layers, which take most of a step."""
     slow = {"segment 0": 3.0, "segment 1": 3.0, "chained segment 1": 6.0, "segment 2": 3.0}
     runner = FakeRunner(clock, {"idle": 0.1, **slow})
     layers = model("gpt", layers=6)
@@ -118,7 +118,8 @@ def test_a_budget_leaves_time_for_what_the_fastest_options_need(
 def test_a_budget_leaves_time_for_full_steps(
     clock: Clock, tmp_path: Path, full_steps: int, left: float
 ) -> None:
-    """As much as they will take, within bounds; here there is more to measure than time."""
+    """They get as much as they will take, within bounds; here there is more to measure than
+    time."""
     assert left in (0.0, LEFT, LEFT_AT_MOST) or LEFT < left < LEFT_AT_MOST
     runner, start = FakeRunner(clock, SLOW), clock.now
     measured(runner, tmp_path, analysis=two_products(), budget_s=BUDGET_S, full_steps=full_steps)

@@ -110,7 +110,7 @@ BAD: dict[str, dict[str, Any]] = {
 def test_what_is_no_measurement_is_made_again(
     clock: Clock, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Whoever put it into the store, with a digest that is right."""
+    """It does not matter who put it into the store, with a digest that is right."""
     new_campaign(FakeRunner(clock), tmp_path).measure(requests("a", "b"))
     good = stored(tmp_path)
     with Store.open(tmp_path) as store:
@@ -261,7 +261,8 @@ def test_a_machine_that_slows_down_between_waves(clock: Clock, tmp_path: Path) -
 
 
 def test_times_are_those_of_the_machine_as_it_usually_is(clock: Clock, tmp_path: Path) -> None:
-    """Not as it was when the anchor was measured; what is measured or loaded later agrees."""
+    """They are not those of the moment when the anchor was measured; what is measured or loaded
+    later agrees."""
     slow = {"now": 2.0}
     times = {"anchor": 2.0, "a": 5.0, "b": 6.0, "c": 7.0, "d": 8.0}
 
@@ -335,7 +336,7 @@ def test_what_starting_takes_makes_nothing_slow(clock: Clock, tmp_path: Path) ->
 
 
 def test_killed_once_the_set_is_the_same(clock: Clock, tmp_path: Path) -> None:
-    """At any call of a campaign: nothing is lost, and nothing fails."""
+    """Whichever call of a campaign it is killed at, nothing is lost, and nothing fails."""
     keys = [*"abcd"]
     plain = FakeRunner(clock)
     new_campaign(plain, tmp_path / "plain").measure(requests(*keys))
@@ -378,7 +379,8 @@ def test_a_program_that_always_kills_the_runner(clock: Clock, tmp_path: Path) ->
 def test_killed_from_outside_a_program_is_tried_again_in_the_next_run(
     clock: Clock, tmp_path: Path
 ) -> None:
-    """Once by its own doing and once not is not known either; the store has nothing of it."""
+    """Where one end was its own doing and another was not, nobody knows either; the store has
+    nothing of it."""
     for number, ends in enumerate(([True, True], [True, False], [False, True])):
         folder = tmp_path / str(number)
         runner = FakeRunner(clock)
@@ -425,7 +427,7 @@ def test_one_that_kills_the_runner_when_traced(clock: Clock, tmp_path: Path) -> 
 
 
 def test_every_program_kills_the_runner(clock: Clock, tmp_path: Path) -> None:
-    """That is no reason to give up: each is recorded."""
+    """The campaign does not give up: it records each failure."""
     runner = FakeRunner(clock, loses=lambda call, calls: "bad" if call[0] == "run" else None)
     campaign = new_campaign(runner, tmp_path, effort=Effort(wave=4))
     campaign.measure(requests(*"abcdefghij"))
@@ -464,7 +466,7 @@ def test_a_crash_of_the_wave_that_compiles_ahead(clock: Clock, tmp_path: Path) -
 
 
 def test_lost_again_and_again(clock: Clock, tmp_path: Path) -> None:
-    """With nothing to blame: what was measured is kept, and the message says so."""
+    """No program is to blame: what was measured is kept, and the message says so."""
     heard = Heard()
     runner = FakeRunner(clock)
     campaign = new_campaign(runner, tmp_path, progress=heard)
@@ -619,7 +621,7 @@ def test_written_as_each_wave_ends(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_two_campaigns_take_turns(tmp_path: Path) -> None:
-    """In one program at a time, and each loads what the other measured."""
+    """One program runs at a time, and each campaign loads what the other measured."""
     clock = Clock()
     busy = threading.Lock()
     overlapped: list[str] = []

@@ -89,7 +89,7 @@ def test_how_often_it_says_something() -> None:
 def test_who_loses_seven_of_eight_rounds_is_slower(
     lost: Sequence[float], won: float, at: int
 ) -> None:
-    """However little it loses by: and so it never ties."""
+    """It is slower however little it loses by, and so it never ties."""
     assert judge([*lost[:at], won, *lost[at:]], [1.0] * 8).verdict is Verdict.SLOWER
 
 

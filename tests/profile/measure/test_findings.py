@@ -46,7 +46,8 @@ def test_without_an_anchor_there_is_no_drift() -> None:
 
 @pytest.mark.parametrize("drifting", [0.0, 0.02, 0.05, 0.1, 0.3])
 def test_times_are_no_worse_than_with_all_of_the_drift_or_none(drifting: float) -> None:
-    """On a machine whose runs vary by 9 %: what is left of the drift after it is corrected for."""
+    """The runs of this machine vary by 9 %: what counts is what is left of the drift after it is
+    corrected for."""
     left: dict[str, list[float]] = {"whole": [], "none": [], "found": []}
     for seed in range(20):
         rng = np.random.default_rng(seed)

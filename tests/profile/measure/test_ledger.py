@@ -44,7 +44,7 @@ def ledger_of(analysis: Analysis) -> tuple[Known, Ledger]:
 
 
 def between(ledger: Ledger, kind: Kind, option: Option) -> list[Resharding]:
-    """By the definition: what must be done from one occurrence to the next."""
+    """Returns, by the definition, what must be done from one occurrence to the next."""
     layouts = kind.layouts(option)
     boundaries = {
         crossing.boundary

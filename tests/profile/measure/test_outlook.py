@@ -147,7 +147,7 @@ def test_nothing_is_said_before_anything_is_known() -> None:
 
 
 def test_what_the_store_had_it_may_have_again() -> None:
-    """Or not: only the lower end knows."""
+    """It may also have nothing of it: only the lower end knows."""
     outlook = Outlook()
     outlook.later = {"segment 0": Ahead(10, 20)}
     outlook.saw([("segment 0", 3.0), ("segment 0", 1.0)], 8.0)

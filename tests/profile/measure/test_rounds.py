@@ -27,7 +27,7 @@ def run(
     limits: dict[str, float] | None = None,
     budget_s: float = math.inf,
 ) -> dict[str, Measurement]:
-    """As `Rounds.run`, of programs that are compiled."""
+    """Returns what `Rounds.run` returns, of programs that are compiled."""
     runner.there.update(keys, [] if anchor is None else [anchor.key])
     runner.cold.update(keys)
     deadline = runner.ends = runner.clock.now + budget_s
@@ -94,7 +94,7 @@ def test_five_warm_ups_and_ten_runs_by_default(clock: Clock) -> None:
 def test_short_programs_run_more_often(
     clock: Clock, run_s: float, enough_s: float, rounds: int
 ) -> None:
-    """Until there is enough of them, within bounds."""
+    """They run until there is enough of them, within bounds."""
     effort = Effort(warmups=1, repeats=4, enough_s=enough_s)
     found = run(FakeRunner(clock, {"a": run_s, "b": run_s}), "a", "b", effort=effort)
     assert [len(found[key].runs_s) for key in "ab"] == [rounds, rounds]
@@ -117,8 +117,8 @@ def test_rounds_end_once_runs_agree(clock: Clock) -> None:
 def test_long_programs_run_less_often(
     clock: Clock, run_s: float, fewest: int, warm: int, counted: int
 ) -> None:
-    """Once there is plenty of it, a program sits out. Not a step that is compared with others: a
-    short one beside it keeps both going."""
+    """A program sits out once there is plenty of it. A step that is compared with others does not:
+    a short one beside it keeps both going."""
     effort = Effort(plenty_s=2.0, fewest=fewest)
     runner = FakeRunner(clock, {"a": run_s, "b": 0.01}, slow=_wobble)
     found = run(runner, "a", "b", effort=effort)
@@ -259,7 +259,7 @@ def test_few_runs_are_enough_at_the_deadline(clock: Clock) -> None:
 
 
 def test_steps_there_is_no_time_for_are_left_out(clock: Clock) -> None:
-    """Of 21.4 s warming up takes 6.4; then the four turns of each take 4, 8, 12 and 1.6."""
+    """Warming up takes 6.4 of 21.4 s; then the four turns of each take 4, 8, 12 and 1.6."""
     runner = FakeRunner(clock, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 0.2})
     effort = Effort(warmups=1, repeats=10, follows=True)
     found = run(runner, "a", "b", "c", "d", effort=effort, budget_s=21.4)

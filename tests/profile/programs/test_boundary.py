@@ -248,7 +248,8 @@ def types(extract: Extract) -> list[tuple[Any, str]]:
 @pytest.mark.parametrize("name", ["bert", "gpt", "moe", "llama"])
 @pytest.mark.parametrize("parts", [4, 8])
 def test_what_is_split_by_the_batch_everywhere_is_resharded_nowhere(name: str, parts: int) -> None:
-    """Also what a segment only adds to something: a cotangent of LLaMA's second branch."""
+    """This holds for what a segment only adds to something, too: a cotangent of LLaMA's second
+    branch."""
     sizes = {"layers": 2, "hidden": 128, "heads": 8, "seq": 32, "vocab": 512}
     step, args = make_step(config(name, "small", batch=16, **sizes), abstract=True)
     analysis = cfp.analyze(step, *args, mesh_shape=(parts,))

@@ -162,7 +162,7 @@ def keys_here() -> list[str]:
 
 
 def test_keys_are_the_same_in_another_process() -> None:
-    """With another hash seed, and another number of virtual devices."""
+    """The other process has another hash seed, and another number of virtual devices."""
     flags = os.environ["XLA_FLAGS"]
     assert "device_count=8" in flags
     environment = {

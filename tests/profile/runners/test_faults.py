@@ -168,7 +168,7 @@ def test_what_happens_always_is_recorded_with_its_reason(
 def test_out_of_memory_costs_no_worker(
     tmp_path: Path, reference: Names, faults: Callable[[Names], None]
 ) -> None:
-    """Not even where it is the anchor that has none."""
+    """It costs none even where it is the anchor that has no memory."""
     bad = {ANCHOR: "oom", "segment 0: output features, batch": "oom@compile"}
     faults(bad)
     heard = Heard()

@@ -280,7 +280,7 @@ def test_a_worker_that_talks_nonsense(mesh: Mesh, said: bytes) -> None:
 
 
 def test_the_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """Not even while it hangs."""
+    """It ends with its parent even while it hangs."""
     script = f"""
 import sys, jax, numpy as np
 from jax.sharding import Mesh

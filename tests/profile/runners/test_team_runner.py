@@ -84,7 +84,7 @@ def test_a_hung_collective_ends_in_time() -> None:
 
 
 def test_a_process_that_does_not_answer_hangs() -> None:
-    """So that the end of the budget, which may have cut the wait short, is not held against it."""
+    """The end of the budget may have cut the wait short, so it is not held against the program."""
     with team_of([{}, {"a": "silent"}]) as (runner, _, _log, _links):
         compile_all(runner, "a")
         with pytest.raises(RunnerLost, match="no answer from process 1 on box1") as lost:

@@ -46,7 +46,7 @@ def check(graph: Graph, mesh: tuple[int, ...], solution: AlpaSolution) -> None:
 
 
 def layouts(graph: Graph, solution: AlpaSolution, *names: str) -> list[Any]:
-    """Of the parameters whose path holds one of the names, in order."""
+    """Returns the layouts of the parameters whose path holds one of the names, in order."""
     return [
         layout
         for path, layout in zip(graph.input_paths, solution.layouts.inputs, strict=True)

@@ -118,7 +118,7 @@ def bert(batch: int, seq: int, hidden: int, *, remat: bool = False) -> Step:
 
 
 def embed(table: Any, ids: Any) -> Any:
-    """As Alpa patches flax: a dot with a one-hot matrix."""
+    """Looks tokens up as Alpa patches flax: by a dot with a one-hot matrix."""
     return jax.nn.one_hot(ids, table.shape[0]) @ table
 
 
