@@ -76,7 +76,8 @@ def test_a_script_with_jit_measures_once(tmp_path: Path) -> None:
 
 
 def test_they_compare(tmp_path: Path) -> None:
-    """JAX's own cache is not used: what one process loads from there it cannot give to the other."""
+    """JAX's own cache is not used: what one process loads from there it cannot give to
+    another."""
     plans = ["data_parallel", "zero1"]
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from cfp.segments.fill import COUNTER, Fill, example_inputs, fills_of
-from cfp.segments.intervals import RULES, Lanes, Operation, Span, constant, joined, results_of
+from cfp.segments.intervals import RULES, results_of
 from cfp.segments.ranges import index_ranges
+from cfp.segments.spans import Lanes, Operation, Span, constant, joined
 from cfp.trace import LOOP_PRIMITIVES, Graph, trace
 from cfp.trace.evaluate import run_straight
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
-from cfp.layouts import AnyMesh, Layout, Layouts
+from cfp.layouts import AnyMesh
 from cfp.layouts.state import State
 from cfp.links.network import Network
 from cfp.profile.explore.factors import OptionExplorer
-from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
+from cfp.profile.explore.forecast import Stage, options_ahead, programs_after
 from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
+from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import measure_states, memory_counts
 from cfp.profile.explore.streams import measure_streams
@@ -45,24 +46,16 @@ from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import check_callbacks
 from cfp.profile.programs.machine import Machine
-from cfp.profile.programs.requests import (
-    Resharding,
-    extract_requests,
-    idle_request,
-    resharding_request,
-)
+from cfp.profile.programs.requests import idle_request
 from cfp.profile.runners.runner import Runner
 
 IDLE = (2, 64)  # arguments of the programs that do nothing: a line through both is the overhead
 BATCH = 8  # options asked of an explorer at once, two waves: more would be chosen knowing less
 HURRIED = 4  # with a budget, of all explorers: what was measured soon steers what is
-SMALL = 16  # reshardings compiled and run in turn: next to nothing each
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured: a second or two of waiting
-LEADS = (
-    3  # times that the leading plans are looked for, a second or two each in a large model: what
-)
-# the first ones showed may let others lead, and more than that was not seen to
+LEADS = 3  # times that the leading plans are looked for, a second or two each in a large model:
+# what the first ones showed may let others lead, and more than that was not seen to
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 
 
@@ -259,44 +252,16 @@ class _Profiler:
             if not measure_keeps(self.ledger, leading, recompute):
                 return
 
+    def _reshard(self) -> None:
+        measure_reshardings(self.ledger)
+
     def _reshard_leading(self) -> None:
         """Measures the reshardings between the fastest options, before anything else that a budget
         may have no time for."""
-        self._reshard(LEADING)
-
-    def _reshard(self, leading: int | None = None) -> None:
-        """Measures every pair of layouts that options on the two sides of a boundary may need,
-        those of fast options first. With `leading`, only that many layouts of the fastest options
-        count."""
-        wanted: list[tuple[int, Resharding]] = []
-        for boundary in dict.fromkeys(crossing.boundary for crossing in self.interfaces.crossings):
-            sides = []
-            for end in (boundary.source, boundary.target):
-                lie: dict[Layout, tuple[Layouts, ...]] = {}
-                for found in self.ledger.running(end.kind):
-                    lie.setdefault(end.layout(found), found)
-                sides.append(list(lie.values())[:leading])
-            for (i, left), (j, right) in itertools.product(*map(enumerate, sides)):
-                needed = boundary.resharding(left, right)
-                if needed is not None:
-                    wanted.append((i + j, needed))
-        requests = self.ledger.reshardings
-        for _, needed in sorted(wanted, key=lambda one: one[0]):
-            if needed not in requests:
-                requests[needed] = resharding_request(self.machine, self.mesh, needed)
-        with self.campaign.trying(wave=SMALL):
-            self.campaign.measure(requests.values())
+        measure_reshardings(self.ledger, LEADING)
 
     def _alone(self) -> None:
-        states = State if self.tight else (State.BLOCK,)
-        for kind in self.kinds:
-            if kind.chained is not None:
-                fastest = (self.ledger.ranked(kind, state)[:ALONE] for state in states)
-                for option in itertools.chain(*fastest):
-                    layouts = self.ledger.layouts[kind.index][option]
-                    (request,) = extract_requests(self.machine, self.mesh, kind, option, layouts)
-                    self.ledger.alone[kind.index][option] = request
-        self.campaign.measure(request for found in self.ledger.alone for request in found.values())
+        measure_alone(self.ledger, State if self.tight else (State.BLOCK,))
 
     def _profile(self, recompute: Recompute) -> Profile:
         campaign = self.campaign

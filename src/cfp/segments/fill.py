@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cfp.segments.intervals import limits
 from cfp.segments.ranges import index_ranges
+from cfp.segments.spans import limits
 from cfp.trace import Graph, Role, is_key
 
 COUNTER = (1, 3)  # [low, high) of integers that index nothing: a step has been taken, or two

@@ -19,9 +19,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from cfp.segments.intervals import (
+from cfp.segments.intervals import RULES, results_of
+from cfp.segments.spans import (
     ANYTHING,
-    RULES,
     Lanes,
     Operation,
     Span,
@@ -29,7 +29,6 @@ from cfp.segments.intervals import (
     constant,
     joined,
     limits,
-    results_of,
 )
 from cfp.trace import Graph
 from cfp.trace.inline import CALLS

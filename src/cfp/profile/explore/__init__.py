@@ -14,5 +14,6 @@ The files, in the order of processing:
     streams     of which options split streams are measured
     states      of which options training state is measured split further
     keeps       which options are measured keeping less, or more, for the backward pass
+    neighbours  what options cost beside one another: reshardings, and two in a row
     forecast    how many programs the stages ahead will measure
 """
