@@ -18,7 +18,7 @@ from cfp.models import config, make_step
 from cfp.plan.assemble import assemble_plan
 from cfp.planning.proposals import Proposals
 from cfp.profile import Option
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import CHOOSING_S
 from cfp.profile.measure.campaign import Campaign
@@ -75,8 +75,7 @@ class Bench:
         self._opened = open_campaign(
             case.mesh,
             cache_dir=self._store,
-            effort=self._effort,
-            progress=self.progress,
+            manner=Manner(effort=self._effort, progress=self.progress),
             team=self._team,
         )
         self.campaign: Campaign = self._opened.__enter__()

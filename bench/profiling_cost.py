@@ -26,9 +26,10 @@ from cfp import Analysis, analyze
 from cfp.devices import make_mesh
 from cfp.models import config, make_step
 from cfp.profile import Effort, Profile, Store
+from cfp.profile.api import Manner, new_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
-from cfp.profile.profiler import measure_segments, new_campaign
+from cfp.profile.profiler import measure_segments
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners.process import ProcessRunner
 from cfp.report import TerminalProgress
@@ -97,7 +98,8 @@ def measured(analysis: Analysis, folder: Path, scope: Scope) -> Profile:
         TerminalProgress(console) as progress,
     ):
         budget = Budget.of(None)
-        campaign = new_campaign(Machine.of(mesh), runner, store, Effort(), progress, budget)
+        manner = Manner(effort=Effort(), progress=progress, budget=budget)
+        campaign = new_campaign(Machine.of(mesh), runner, store, manner)
         return measure_segments(campaign, analysis, mesh, scope)
 
 

@@ -27,7 +27,7 @@ from bench.planned import make_case
 from cfp import analyze
 from cfp.planning.audit import audit
 from cfp.planning.proposals import Proposals
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
@@ -80,7 +80,9 @@ def run(model: str, layers: int, batch: int, folder: Path, wave: int, store: str
     with (
         TerminalProgress(Console(stderr=True)) as progress,
         open_campaign(
-            case.mesh, cache_dir=folder, effort=replace(USUAL, wave=wave), progress=progress
+            case.mesh,
+            cache_dir=folder,
+            manner=Manner(effort=replace(USUAL, wave=wave), progress=progress),
         ) as campaign,
     ):
         analysis = analyze(case.step, *case.args, mesh_shape=(4,))

@@ -24,7 +24,6 @@ MOST_PARAMETERS = 7  # more cannot be told apart without looking them up: make t
 PUBLIC = {
     "planning.compare.compare": "cfp.compare",
     "profile.api.profile": "the measurements of a step without a plan",
-    "profile.api.open_campaign": "the measurements that a caller chooses, with the same options",
 }
 BENCHMARKS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -36,11 +36,12 @@ from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
 from cfp.planning.stopwatch import Stopwatch
 from cfp.profile import Profile, Progress
-from cfp.profile.api import check_network, open_campaign
+from cfp.profile.api import Manner, check_network, open_campaign
 from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
+from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
 from cfp.profile.runners.shared_decision import decide_together
 from cfp.segments.fill import SEED
@@ -173,10 +174,12 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         task.mesh,
         cache_dir=options.cache_dir,
         isolate=options.isolate,
-        effort=options.effort,
-        progress=telling,
+        manner=Manner(
+            effort=options.effort or USUAL,
+            progress=telling,
+            budget=budget.followed_by(*full_steps(options, analysed)),
+        ),
         team=team,
-        budget=budget.followed_by(*full_steps(options, analysed)),
         network=task.network,
     ) as campaign:
         profile = watch.timed(

@@ -13,7 +13,7 @@ import cfp
 from cfp.plan import Plan, Predicted
 from cfp.planning.audit import NO_TIME, confirm
 from cfp.profile import Effort
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.measure.budget import ROUNDS
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.full_step import ALONE
@@ -29,7 +29,9 @@ def plan() -> Plan:
 
 def confirmed(tmp_path: Path, plan: Plan, **given: Any) -> dict[str, Any]:
     where = mesh(plan.mesh_shape)
-    with open_campaign(where, cache_dir=tmp_path, isolate=False, effort=Effort()) as campaign:
+    with open_campaign(
+        where, cache_dir=tmp_path, isolate=False, manner=Manner(effort=Effort())
+    ) as campaign:
         return confirm(campaign, {"chosen": plan}, **{"takes_s": 1.0, "limit": None, **given})
 
 

@@ -22,14 +22,13 @@ from cfp.errors import CfpError
 from cfp.plan import Plan
 from cfp.planner import Analysed, Task, analyse, run_stages
 from cfp.planning.options import Options
+from cfp.profile.api import Manner, new_campaign
 from cfp.profile.measure import campaign as campaign_module
 from cfp.profile.measure.budget import LEFT, LEFT_AT_MOST, SURE, Budget, FullStep
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.outlook import kind_of
 from cfp.profile.measure.progress import Progress
-from cfp.profile.measure.rounds import USUAL
 from cfp.profile.measure.store import Store
-from cfp.profile.profiler import new_campaign
 from cfp.profile.programs import requests
 from cfp.profile.runners.job import Compiled, Failed, Job
 from cfp.profile.runners.runner import RunnerLost
@@ -137,9 +136,9 @@ def simulate(
     found = Run(None, machine, budget)
 
     @contextlib.contextmanager
-    def open_campaign(mesh: Any, *, budget: Budget, **_: Any) -> Iterator[Campaign]:
+    def open_campaign(mesh: Any, *, manner: Manner, **_: Any) -> Iterator[Campaign]:
         with Store.open(folder) as store:
-            yield new_campaign(MACHINE, machine, store, USUAL, Progress(), budget)
+            yield new_campaign(MACHINE, machine, store, Manner(budget=manner.budget))
 
     def knowing(budget: Budget, one: FullStep) -> Budget:
         found.known_at = machine.clock.now

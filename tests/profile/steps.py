@@ -13,13 +13,14 @@ from jax.sharding import Mesh
 
 import cfp
 from cfp.layouts.state import State
+from cfp.profile.api import Manner, new_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import Effort
 from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile
-from cfp.profile.profiler import measure_segments, new_campaign
+from cfp.profile.profiler import measure_segments
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.runner import Runner
@@ -79,7 +80,8 @@ def measured(
         scope = Scope(states=states, exhaustive=exhaustive, memory_limit_bytes=memory_limit_bytes)
         budget = Budget.of(budget_s).followed_by(full_steps, 0)
         telling = progress or Progress()
-        campaign = new_campaign(Machine.of(mesh), runner, store, effort, telling, budget)
+        manner = Manner(effort=effort, progress=telling, budget=budget)
+        campaign = new_campaign(Machine.of(mesh), runner, store, manner)
         return measure_segments(campaign, analysis, mesh, scope)
 
 

@@ -31,7 +31,7 @@ from cfp.links import Curve, FitError, Link
 from cfp.links.file import read_links, show_file
 from cfp.links.link import COLLECTIVES, Scope
 from cfp.links.network import TOGETHER
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.measurement import Measurement
@@ -95,10 +95,8 @@ def calibrate(
                 mesh,
                 cache_dir=folder,
                 isolate=isolate,
-                effort=EFFORT,
-                progress=progress,
+                manner=Manner(effort=EFFORT, progress=progress or Progress(), budget=budget),
                 team=team,
-                budget=budget,
             ) as campaign,
         ):
             return _measure(campaign, mesh, team, keep, largest)

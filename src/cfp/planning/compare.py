@@ -23,7 +23,7 @@ from cfp.plan import Plan
 from cfp.plan.evidence import Links
 from cfp.planning.options import Options
 from cfp.profile import Effort, Progress
-from cfp.profile.api import check_network, open_campaign
+from cfp.profile.api import Manner, check_network, open_campaign
 from cfp.profile.measure.budget import ROUNDS
 from cfp.profile.measure.confidence import Verdict, judge, median_interval, within_error
 from cfp.profile.measure.full_step import measure_steps
@@ -151,8 +151,7 @@ class _Question:
                 self.mesh,
                 cache_dir=folder,
                 isolate=self.isolate,
-                effort=Effort(warmups=3, repeats=self.rounds),
-                progress=telling,
+                manner=Manner(effort=Effort(warmups=3, repeats=self.rounds), progress=telling),
                 team=team,
                 network=network,
             ) as campaign,

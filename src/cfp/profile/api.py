@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -23,7 +23,7 @@ from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import USUAL, Effort
 from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile, pack_profile, unpack_profile
-from cfp.profile.profiler import measure_segments, new_campaign
+from cfp.profile.profiler import measure_segments
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners import stand_in
 from cfp.profile.runners.in_process import InProcessRunner
@@ -70,6 +70,7 @@ def profile(
     mesh = auto_mesh(mesh)
     _check(analysis, mesh)
     budget = Budget.of(budget_s)
+    manner = Manner(effort=effort or USUAL, progress=progress or Progress(), budget=budget)
     scope = Scope(lean=lean, exhaustive=exhaustive, memory_limit_bytes=memory_limit_bytes)
 
     def decide(team: Team | None) -> Profile:
@@ -77,10 +78,8 @@ def profile(
             mesh,
             cache_dir=cache_dir,
             isolate=isolate,
-            effort=effort,
-            progress=progress,
+            manner=manner,
             team=team,
-            budget=budget,
             network=network,
         ) as campaign:
             return measure_segments(campaign, analysis, mesh, scope)
@@ -95,41 +94,61 @@ def profile(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a campaign measures: how thoroughly, who is told, and within which time."""
+
+    effort: Effort = USUAL
+    progress: Progress = field(default_factory=Progress)
+    budget: Budget = field(default_factory=lambda: Budget.of(None))
+
+
 @contextmanager
 def open_campaign(
     mesh: AnyMesh,
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     isolate: bool | None = None,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    manner: Manner | None = None,
     team: Team | None = None,
-    budget: Budget | None = None,
     network: Network | None = None,
 ) -> Iterator[Campaign]:
     """Opens the store and a runner for the devices of a mesh, to measure segments and full steps
     with.
 
-    Options as of `profile`. With a `team`, whose leader this is, all its processes measure. While
-    it is open, no mesh of `jax.set_mesh` is in force: programs have their own."""
-    progress = progress or Progress()
-    budget = budget or Budget.of(None)
+    Options as of `profile`, three of them in the `manner`. With a `team`, whose leader this is, all
+    its processes measure. While it is open, no mesh of `jax.set_mesh` is in force: programs have
+    their own."""
+    manner = manner or Manner()
     check_network(mesh, network)
     local = stand_in.GPU.find() if isinstance(mesh, AbstractMesh) else None
     runner = _runner(mesh, local, team, isolate)
-    runner.ends = budget.ends
+    runner.ends = manner.budget.ends
     try:
-        with without_mesh(), Store.open(cache_dir, budget.ends) as store:
+        with without_mesh(), Store.open(cache_dir, manner.budget.ends) as store:
             machine = Machine.of(mesh, local)
             if team is not None and isinstance(mesh, Mesh):
-                progress.stage("measuring the network")
+                manner.progress.stage("measuring the network")
                 machine = machine.on(mesh, team.host_numbers())
                 found = find_network(runner, store, machine, mesh)
                 machine = replace(machine, network=found)
-            effort = effort or USUAL
-            yield new_campaign(machine, runner, store, effort, progress, budget, network)
+            yield new_campaign(machine, runner, store, manner, network)
     finally:
         runner.close()
+
+
+def new_campaign(
+    machine: Machine,
+    runner: Runner,
+    store: Store,
+    manner: Manner,
+    network: Network | None = None,
+) -> Campaign:
+    """Returns a campaign for programs on this machine; the runner learns when the budget ends."""
+    overlap = machine.platform != "cpu"
+    runner.ends = manner.budget.ends
+    effort, progress, budget = manner.effort, manner.progress, manner.budget
+    return Campaign(runner, store, machine, effort, progress, overlap, budget, network)
 
 
 def _runner(

@@ -24,7 +24,6 @@ from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import AnyMesh
 from cfp.layouts.state import State
-from cfp.links.network import Network
 from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.explore.forecast import Stage, options_ahead, programs_after
 from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
@@ -32,22 +31,18 @@ from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import measure_states, memory_counts
 from cfp.profile.explore.streams import measure_streams
-from cfp.profile.measure.budget import Budget, FullStep
+from cfp.profile.measure.budget import FullStep
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import SegmentProfile
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.outlook import FULL_STEP, Ahead
-from cfp.profile.measure.progress import Progress
-from cfp.profile.measure.rounds import Effort, OutOfTime
-from cfp.profile.measure.store import Store
+from cfp.profile.measure.rounds import OutOfTime
 from cfp.profile.profile import Profile
 from cfp.profile.programs.boundary import find_interfaces
 from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import check_callbacks
-from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import idle_request
-from cfp.profile.runners.runner import Runner
 
 IDLE = (2, 64)  # arguments of the programs that do nothing: a line through both is the overhead
 BATCH = 8  # options asked of an explorer at once, two waves: more would be chosen knowing less
@@ -57,21 +52,6 @@ LAID_OUT = 64  # options laid out at once where all are measured: a second or tw
 LEADS = 3  # times that the leading plans are looked for, a second or two each in a large model:
 # what the first ones showed may let others lead, and more than that was not seen to
 RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
-
-
-def new_campaign(
-    machine: Machine,
-    runner: Runner,
-    store: Store,
-    effort: Effort,
-    progress: Progress,
-    budget: Budget,
-    network: Network | None = None,
-) -> Campaign:
-    """Returns a campaign for programs on this machine; the runner learns when the budget ends."""
-    overlap = machine.platform != "cpu"
-    runner.ends = budget.ends
-    return Campaign(runner, store, machine, effort, progress, overlap, budget, network)
 
 
 def measure_segments(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cfp
 from cfp.profile import Effort
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.measure.budget import ROUNDS
 from cfp.profile.measure.full_step import confirm_steps, measure_steps
 from tests.planning.test_planner import args, step
@@ -21,8 +21,8 @@ def test_a_plan_is_confirmed_on_rounds_of_its_own(tmp_path: Path) -> None:
         "state": cfp.templates.zero1(step, *args(), mesh=where).known("test"),
     }
     steps = {name: (bound.analysis, bound.layouts) for name, bound in plans.items()}
-    effort = Effort(repeats=6)
-    with open_campaign(where, cache_dir=tmp_path, isolate=False, effort=effort) as campaign:
+    manner = Manner(effort=Effort(repeats=6))
+    with open_campaign(where, cache_dir=tmp_path, isolate=False, manner=manner) as campaign:
         with campaign.holding():
             chosen_by = measure_steps(campaign, where, steps)
             compiled = campaign.compiled
@@ -36,7 +36,7 @@ def test_a_plan_is_confirmed_on_rounds_of_its_own(tmp_path: Path) -> None:
         beside = confirm_steps(campaign, where, steps)
         assert beside["data"].runs_s != confirmed["data"].runs_s
         assert len(beside["data"].runs_s) == len(beside["state"].runs_s)
-    with open_campaign(where, cache_dir=tmp_path, isolate=False, effort=effort) as campaign:
+    with open_campaign(where, cache_dir=tmp_path, isolate=False, manner=manner) as campaign:
         again = confirm_steps(campaign, where, steps)
         assert {name: one.runs_s for name, one in again.items()} == {
             name: one.runs_s for name, one in beside.items()
