@@ -80,8 +80,8 @@ def train(
     TARGET is bert, gpt, moe, llama, or your own as module:function, where the function returns
     (step, args). With --plan it may be left out: it is then what the plan was made for.
 
-    A built-in model gets a new synthetic batch, and a new dropout key, every step. Of your own
-    step, what it returns is fed back into its arguments: a result, or a part of it, replaces the
+    A built-in model gets a new synthetic batch, and a new dropout key, every step. What your
+    own step returns is fed back into its arguments: a result, or a part of it, replaces the
     argument, or the part, of the same structure, shapes and dtypes (a lone array only where it is
     a parameter that the step updates). The other arguments stay as given, the batch too. The loss
     is the result called `loss`, or else the first floating-point scalar.

@@ -5,8 +5,8 @@ What is computed again stands behind a fence (`Constrain.fence`): an optimizatio
 operations and orders them: it undoes `jax.checkpoint` outside of loops. There every activation
 behind the fence is selected, by a condition that follows from the incoming cotangent, is always
 true, and is more than the compiler can see: nothing can be merged with what does not depend on the
-cotangent, nor run before it. Of parameters only those are selected that are gathered where they
-are read, so that what was gathered is not kept either: the others would be copied for nothing.
+cotangent, nor run before it. A parameter is selected only if it is gathered where it is read, so
+that what was gathered is not kept either: the others would be copied for nothing.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Decision(ForwardSweep):
         self, equation: Equation, value: int, layout: PartialLayout, partial: tuple[bool, ...]
     ) -> PartialLayout:
         """Partial sums are completed whole and go on as they are wanted: a compiler with a
-        reduce-scatter makes one of the two. Those of a plain reduction are small and stay whole:
-        to scatter them the compiler would exchange the reduction's larger operand."""
+        reduce-scatter makes one of the two. The sums of a plain reduction are small and stay
+        whole: to scatter them the compiler would exchange the reduction's larger operand."""
         shape = self.graph.values[value].shape
         summed = found = self.carry.settle(layout)
         if equation.primitive not in CONTRACTING:

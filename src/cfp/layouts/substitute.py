@@ -105,8 +105,9 @@ class _Substitution:
         )
 
     def _place(self, number: int, one: Placed) -> None:
-        """Takes over what a program's equations read and make. Of equations that several programs
-        have (masks that follow from constants), the first occurrence decides how they are made."""
+        """Takes over what a program's equations read and make. Where several programs have an
+        equation (a mask that follows from constants), the first occurrence decides how it is
+        made."""
         lie, theirs = one.layouts, one.graph
         there = {e: at for e, at in enumerate(one.equations) if at is not None}
         for e, at in there.items():

@@ -15,8 +15,8 @@ from cfp.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a plan was made. Of a mesh that is not there `platform` and `device_kind` are empty, or
-    those of the device that stood in for it, and `processes` is 0."""
+    """Where a plan was made. For a mesh that is not there `platform` and `device_kind` are empty,
+    or those of the device that stood in for it, and `processes` is 0."""
 
     cfp: str
     jax: str

@@ -27,7 +27,7 @@ FAR = 1.5  # times the mesh's step: one device that takes so much longer is clea
 
 def audit(campaign: Campaign, plans: Mapping[str, Plan]) -> dict[str, MeasuredStep]:
     """Measures the step under every plan, to choose one; all of them are of one mesh and know their
-    step. Those that a deadline leaves no time for are left out."""
+    step. Plans that a deadline leaves no time for are left out."""
     mesh = auto_mesh(next(iter(plans.values())).mesh)
     found = measure_steps(campaign, mesh, _steps(plans), enough_s=CHOOSING_S)
     return _audited(campaign, found, plans)

@@ -2,7 +2,7 @@
 
 Nodes of one kind are alike: a plan that swaps the options of two of them is no other plan. What
 tells plans apart is which pairs (kind, way) they use, where a way is an option, or several options
-that are much alike. Of a plan only the pairs count that make up a `share` of its time: plans that
+that are much alike. Only the pairs of a plan count that make up a `share` of its time: plans that
 differ in little tell little of one another. After p1, p2, ... comes the fastest plan that does
 without a pair of each of them:
 

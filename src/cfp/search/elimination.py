@@ -1,7 +1,7 @@
 """The nodes are eliminated one by one: in which order, and what must be remembered on the way.
 
-Of the nodes visited, those with neighbours still to come are the frontier. Of each only this is
-remembered: its option as far as the neighbours to come can tell, which is its class. Options whose
+The nodes that were visited and have neighbours still to come are the frontier. What is remembered
+of each is its option as far as the neighbours to come can tell, which is its class. Options whose
 edge rows to all of them are equal are one class; resharding depends on how a tensor lies and on
 nothing else, so classes are few. A state is a class for each node of the frontier (`Walk`).
 

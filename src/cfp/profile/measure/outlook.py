@@ -4,9 +4,10 @@
 
 The kind of a program is what its name begins with: `chained segment 1`, `resharding`, `full step`.
 How many are ahead is a range: which options are worth measuring is only known as others are
-measured. Seconds are of the clock, compiling included, and the last programs count most. Of a
-kind that was not seen yet, a guess is made from the segments that were; of full steps, from what
-their segments take (`expect_each`). Nothing is said before the first segment was measured.
+measured. Seconds are of the clock, compiling included, and the last programs count most. What a
+kind that was not seen yet will take is guessed from the segments that were, and what full steps
+will take from what their segments take (`expect_each`). Nothing is said before the first segment
+was measured.
 """
 
 from __future__ import annotations
