@@ -277,6 +277,8 @@ def gather_evidence(
         seconds=time.monotonic() - campaign.budget.start,
         programs=campaign.compiled + campaign.loaded,
         loaded=campaign.loaded,
+        ran=campaign.ran,
+        taken_over=campaign.taken_over,
         start_s=proposals.start_s,
         segments=proposals.segments(chosen.proposal.point),
         frontier=proposals.frontier(),

@@ -153,13 +153,51 @@ def test_the_commands(cache: Path, tmp_path: Path) -> None:
     assert "plan.json: predicted" in said
 
 
+def test_meshes_share_the_kernels_that_they_have_in_common(plan: cfp.Plan, cache: Path) -> None:
+    """Of 2x2, options that divide the work by four as those of 4 do are compiled and not run: their
+    kernels are those that were measured, and collectives along both axes are their own."""
+    step, args = make_step()
+    mesh = AbstractMesh((2, 2), ("x", "y"))
+    other = cfp.plan(step, *args, mesh=mesh, links=f"{SLOW},{FAST}", cache_dir=cache, audit=False)
+    assert other.evidence is not None
+    assert other.evidence.taken_over > 0
+    assert other.evidence.ran > 0
+    assert plan.evidence is not None
+    assert other.evidence.loaded == 0
+    with Store.open(cache) as store:
+        rows = {
+            (one.environment.partition(" ")[0], one.name): Measurement.from_json(one.document)
+            for one in store.entries()
+        }
+    names = {shape: {name for where, name in rows if where == shape} for shape in ("4", "2x2")}
+    shared = 0
+    for name in names["4"]:
+        head, _, splits = name.partition(": ")
+        twice = f"{head}: {', '.join(f'{one}+{one}' for one in splits.split(', '))}"
+        if twice in names["2x2"] and rows["2x2", twice].runs_s == rows["4", name].runs_s:
+            shared += 1
+            moved = []
+            for found in (rows["4", name], rows["2x2", twice]):
+                assert found.shares is not None
+                assert found.shares.schedule is not None
+                moved.append({t.axes for t, _ in found.shares.schedule.transfers()})
+            assert moved == [{("x",)}, {("x", "y")}], name
+    assert shared > 0
+
+
 @pytest.mark.usefixtures("plan")
 def test_how_many_devices(cache: Path, tmp_path: Path) -> None:
     words = ["plan", TARGET, "--devices", f"2,{DEVICES}", "--links", FAST, "--audit", "1"]
     words += ["--cache-dir", str(cache), "--out", str(tmp_path / "plan.json"), "--json"]
     found = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert found.exit_code == 0, found.output
-    table = json.loads(found.stdout)["scaling"]
+    document = json.loads(found.stdout)
+    table = document["scaling"]
+    assert document["programs"] == {
+        name: sum(row["programs"][name] for row in table)
+        for name in ("compiled", "ran", "taken_over", "loaded")
+    }
+    assert document["programs"]["ran"] > 0
     assert [(row["devices"], row["mesh"]) for row in table] == [(2, [2]), (DEVICES, [DEVICES])]
     assert table[0]["efficiency"] == 1
     assert table[1]["efficiency"] == pytest.approx(table[0]["time_s"] / table[1]["time_s"] / 2)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from cfp.links.kernels import Kernels
+from cfp.links.network import Network
+from cfp.links.schedule import Schedule
 from cfp.profile import profiler
 from cfp.profile.measure import budget, campaign, compiling, findings, rounds
 from cfp.profile.measure.budget import Budget
@@ -74,6 +77,7 @@ class FakeRunner:
     hangs: set[str] = field(default_factory=set)  # keys that never answer
     ends: float = math.inf
     outside: bool = False  # whoever loses the runner is not one of its programs
+    kernels: dict[str, Kernels] = field(default_factory=dict)  # as a stand-in tells them, by key
 
     def __post_init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -106,7 +110,7 @@ class FakeRunner:
         return [
             Failed(key, self.fails[key, "compile"])
             if (key, "compile") in self.fails
-            else Compiled(key, 0.5, MEMORY)
+            else Compiled(key, 0.5, MEMORY, kernels=self.kernels.get(key))
             for key in done
         ]
 
@@ -133,7 +137,16 @@ class FakeRunner:
 
     def time_shares(self, keys: Sequence[str], timeout_s: float) -> dict[str, Shares]:
         self._call("time_shares", keys, keys)
-        return {key: Shares(2.0, 1.0, 1.0) for key in keys}
+        return {key: self._shares(key) for key in keys}
+
+    def _shares(self, key: str) -> Shares:
+        """Of a program with kernels, a schedule in which they take what a run of it does."""
+        if key not in self.kernels:
+            return Shares(2.0, 1.0, 1.0)
+        seconds = self.times.get(key, 1.0)
+        first, *rest = self.kernels[key].schedule.moments
+        schedule = Schedule((replace(first, compute_s=seconds), *rest))
+        return Shares(seconds, 0.0, 0.0, schedule=schedule)
 
     def drop(self, keys: Sequence[str]) -> None:
         self._call("drop", keys, self.pending)
@@ -187,16 +200,19 @@ def new_campaign(
     overlap: bool = False,
     budget_s: float = math.inf,
     progress: Progress | None = None,
+    machine: Machine = MACHINE,
+    network: Network | None = None,
 ) -> Campaign:
     runner.ends = runner.clock.now + budget_s
     return Campaign(
         runner,
         Store.open(folder),
-        MACHINE,
+        machine,
         effort or Effort(warmups=2, repeats=4, wave=2),
         progress or Heard(),
         overlap=overlap,
         budget=Budget(runner.clock.now, budget_s),
+        network=network,
     )
 
 

@@ -12,7 +12,7 @@ from cfp.plan import Plan
 from cfp.plan.evidence import Evidence, Links, MeasuredStep
 from cfp.plan.fields import Fields
 from cfp.planning.compare import ComparedPlan, Comparison
-from cfp.planning.scaling import Scaled
+from cfp.planning.scaling import Programs, Scaled
 from cfp.profile.measure.confidence import Verdict
 from cfp.profile.measure.full_step import ALONE
 from cfp.profile.measure.measurement import Provenance
@@ -104,11 +104,13 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
 
 
 def test_how_many_devices(plan: Plan, golden: Callable[[str, str], None]) -> None:
-    how = Provenance.REPLAYED
+    how, known = Provenance.REPLAYED, Provenance.PREDICTED
     rows = (
-        Scaled(8, (8,), 0.4, how, 80_000.0, 0.41, 70 * 2**30, 1.0, True),
-        Scaled(16, (2, 8), 0.25, how, 128_000.0, 0.33, 40 * 2**30, 0.8, True),
-        Scaled(16, (4, 4), 0.5, Provenance.PREDICTED, None, None, 41 * 2**30, 0.4, False),
+        Scaled(8, (8,), 0.4, how, 80_000.0, 0.41, 70 * 2**30, 1.0, True, Programs(20, 18, 2, 4)),
+        Scaled(
+            16, (2, 8), 0.25, how, 128_000.0, 0.33, 40 * 2**30, 0.8, True, Programs(30, 20, 10, 0)
+        ),
+        Scaled(16, (4, 4), 0.5, known, None, None, 41 * 2**30, 0.4, False, Programs(30, 12, 19, 0)),
     )
     golden("scaling.txt", text_of(lambda console: show_scaling(rows, console)))
     page = render_page(plan, rows)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from cfp.memory_size import parse_memory
 from cfp.plan.file import plan_to_json
 from cfp.planner import make_plan
 from cfp.planning.options import AUDITED, RECOMPUTE, Options
-from cfp.planning.scaling import Scaled, meshes, scaling, step_time
+from cfp.planning.scaling import Scaled, all_programs, meshes, scaling, step_time
 from cfp.report import report_path, show_planned, show_scaling, write_page
 
 
@@ -79,7 +79,9 @@ class Output:
         if self.as_json:
             plans = [plan_to_json(one) for one in best]
             table = [row.to_json() for row in rows]
-            click.echo(json.dumps({"scaling": table, "plans": plans}, indent=1))
+            programs = asdict(all_programs(rows))
+            found = {"scaling": table, "programs": programs, "plans": plans}
+            click.echo(json.dumps(found, indent=1))
             return
         console = Console()
         show_scaling(rows, console)

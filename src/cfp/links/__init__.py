@@ -6,6 +6,7 @@
     hlo           the text of a compiled module, read
     collectives   the collectives of a compiled module, and what each moves
     schedule      a compiled module as measured kernels, collectives and waits
+    kernels       which modules have the same kernels, so that they are measured once
     replay        the time of a schedule on a network
 
 Nothing here needs devices.

@@ -42,6 +42,11 @@ _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
     r"mesh\[([^\]]*)\](?:, device_ids=\((?:\[([\d,]+)\]T\(([\d,]+)\)|([\d,]+))\))? \{([^}]*)\}"
 )
+# what says who talks to whom, as an attribute of a collective
+GROUPS = re.compile(
+    rf", (?:replica_groups|source_target_pairs)="
+    rf"(?:{_LISTED.pattern}|{_IOTA.pattern}|{_MESH.pattern})"
+)
 _AXIS_REF = re.compile(r"'?([^', :]+)'?(?::\((\d+)\)(\d+))?")
 
 Groups = tuple[tuple[int, ...], ...]
@@ -84,14 +89,20 @@ def read_module(text: str) -> tuple[Module, str]:
     module: Module = {}
     entry = name = ""
     for line in text.split("\n"):
-        if name and (match := _INSTRUCTION.match(line)):
-            module[name][match[2]] = Instruction(*match.groups())
+        if name and (it := read_line(line)):
+            module[name][it.name] = it
         elif match := _HEADER.match(line):
             module[name := match[2]] = {}
             entry = name if match[1] else entry
     if not entry:
         raise ValueError("`text` has no ENTRY computation: pass what compiled.as_text() returns.")
     return module, entry
+
+
+def read_line(line: str) -> Instruction | None:
+    """Returns the instruction of one line; None for any other line."""
+    match = _INSTRUCTION.match(line)
+    return None if match is None else Instruction(*match.groups())
 
 
 def trip_count(loop: Instruction) -> int | None:

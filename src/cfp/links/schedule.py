@@ -113,7 +113,7 @@ def read_schedule(
 
 _ROUNDING = 1e-9  # of the recorded time: what adding it up in another order may change
 _Collective = tuple[str, Instruction, str | None]  # its kind, and the computation that wraps it
-_SYNC = re.compile(r'"is_sync":\s*true')
+SYNC = re.compile(r'"is_sync":\s*true')
 
 
 def _by_instruction(module: Module, recorded: Mapping[str, float]) -> dict[str, float]:
@@ -213,7 +213,7 @@ class _Reader:
         self.placed_s += self.recorded.get(it.name, 0.0)  # a link says what it takes, not this run
         arrays = moved_arrays(inner, kind, self.module[wrapper or computation])
         transfer = Transfer(kind, self._spanned(inner), sum(size for _, _, size in arrays))
-        waits = not it.opcode.endswith("-start") or _SYNC.search(it.rest) is not None
+        waits = not it.opcode.endswith("-start") or SYNC.search(it.rest) is not None
         into.started[it.name] = into.add(transfer, len(into.moments) if waits else None)
 
     def _spanned(self, it: Instruction) -> tuple[str, ...]:

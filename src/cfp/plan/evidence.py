@@ -152,7 +152,8 @@ class Evidence:
     much less than the limit searched for is predicted to be faster than the first one proposed.
     (The limit searched for is the memory limit, corrected by what steps need beyond what is
     predicted of them.) `seed` is that of the random values the programs ran on; `programs` were
-    measured in `seconds`, `loaded` of them before; `failed` are those that do not run. `start_s` is
+    measured in `seconds`, `loaded` of them before; `failed` are those that do not run. `ran` ran
+    now, and `taken_over` did not have to, having the kernels of another that did. `start_s` is
     what starting the step takes, as predicted: with the segments it adds up to the prediction.
     `links` are what communication was replayed with; None where all of it was measured.
 
@@ -180,6 +181,8 @@ class Evidence:
     missing: tuple[str, ...] = ()
     flops: float | None = None
     peak_flops: float | None = None
+    ran: int = 0
+    taken_over: int = 0
 
     @property
     def own(self) -> MeasuredStep | None:
@@ -223,6 +226,8 @@ class Evidence:
             missing=tuple(fields.texts("missing")) if fields.has("missing") else (),  # older plans
             flops=_newer(fields, "flops"),
             peak_flops=_newer(fields, "peak_flops"),
+            ran=fields.integer("ran") if fields.has("ran") else 0,  # older plans
+            taken_over=fields.integer("taken_over") if fields.has("taken_over") else 0,
         )
 
 

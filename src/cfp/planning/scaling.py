@@ -16,6 +16,7 @@ from typing import Any
 
 from cfp.links import load_link
 from cfp.plan import Plan
+from cfp.plan.evidence import Evidence
 from cfp.profile.measure.measurement import Provenance
 from cfp.training.flops import model_flops
 from cfp.training.peaks import peak_flops, product_dtype
@@ -24,9 +25,34 @@ MOST_AXES = 3  # of a mesh that is tried where nothing says how many: more are h
 
 
 @dataclass(frozen=True, slots=True)
+class Programs:
+    """What planning did to know the time of programs: how many were `compiled` (one that is the
+    same as another is not), how many `ran`, of how many the kernels' times were `taken_over` from
+    one of another mesh or option, and how many were `loaded`, having been measured before."""
+
+    compiled: int = 0
+    ran: int = 0
+    taken_over: int = 0
+    loaded: int = 0
+
+    def __add__(self, other: Programs) -> Programs:
+        return Programs(
+            self.compiled + other.compiled,
+            self.ran + other.ran,
+            self.taken_over + other.taken_over,
+            self.loaded + other.loaded,
+        )
+
+    @staticmethod
+    def of(evidence: Evidence) -> Programs:
+        compiled = evidence.programs - evidence.loaded
+        return Programs(compiled, evidence.ran, evidence.taken_over, evidence.loaded)
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled:
     """The best plan of one mesh. `tokens_per_s` and `mfu` are None where they are not known; the
-    `best` of its number of devices is marked."""
+    `best` of its number of devices is marked. `programs` are those of planning for this mesh."""
 
     devices: int
     mesh: tuple[int, ...]
@@ -37,6 +63,7 @@ class Scaled:
     memory_bytes: int
     efficiency: float
     best: bool
+    programs: Programs = Programs()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,6 +106,11 @@ def scaling(plans: Sequence[Plan], tokens: int | None) -> tuple[Scaled, ...]:
     )
 
 
+def all_programs(rows: Sequence[Scaled]) -> Programs:
+    """Returns the programs of all meshes together."""
+    return sum((row.programs for row in rows), Programs())
+
+
 def step_time(plan: Plan) -> float:
     """Returns the measured or replayed seconds of a plan's step, or else the predicted ones."""
     assert plan.evidence is not None
@@ -104,6 +136,7 @@ def _scaled(plan: Plan, first: Plan, tokens: int | None, *, best: bool) -> Scale
         memory_bytes=plan.predicted.memory_bytes if needs is None else needs,
         efficiency=step_time(first) / time_s * first.mesh.size / size,
         best=best,
+        programs=Programs.of(plan.evidence),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from cfp.memory_size import bytes_text
-from cfp.planning.scaling import Scaled
+from cfp.planning.scaling import Programs, Scaled, all_programs
 from cfp.report.text import add_row, line, new_table, time_text
 
 
@@ -61,4 +61,15 @@ def show_scaling(rows: Sequence[Scaled], console: Console) -> None:
             f"efficiency: how much of its speed among {first} devices each device keeps; MFU: the "
             "model's FLOPs over the time and the peak of the devices, where that is known here."
         )
+    )
+    console.print(line(programs_text(all_programs(rows))))
+
+
+def programs_text(programs: Programs) -> str:
+    """Says what planning for all meshes took, in programs."""
+    return (
+        f"programs: {programs.compiled} were compiled and {programs.ran} ran; "
+        f"{programs.taken_over} did not have to run, because one of another mesh or option has the "
+        "same kernels; "
+        f"{programs.loaded} were found in the store."
     )

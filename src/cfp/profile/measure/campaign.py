@@ -28,7 +28,7 @@ from cfp.links.network import Network
 from cfp.profile.measure.blame import TRIED_AGAIN, Blame
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.compiling import Wave, WorkerPrograms
-from cfp.profile.measure.findings import Findings
+from cfp.profile.measure.findings import Findings, KernelTimes, distinct
 from cfp.profile.measure.lock import StillHeld, exclusive
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.outlook import Outlook, kind_of
@@ -64,6 +64,8 @@ class Campaign:
     network: Network | None = None
     compiling_s: float = 0.0  # waited for compilers; `compile_s` is what they took, side by side
     running_s: float = 0.0
+    ran: int = 0
+    taken_over: int = 0
     base_s: float = 0.0
     each_s: float = 0.0
     passing: set[str] = field(default_factory=set)  # failed in this run only: not in the store
@@ -73,6 +75,7 @@ class Campaign:
         self.deadline = self.budget.ends
         self._findings = Findings(self.store, self.machine, self.progress, self.network)
         self._programs = WorkerPrograms(self.runner)
+        self._kernel_times = KernelTimes(self.store, self.machine)
         self._anchor: Request | None = None
         self._anchor_s = 0.0
         self._kept = ""  # stays in the worker: to be the anchor
@@ -246,8 +249,9 @@ class Campaign:
                 others = (request for request in wave if request.key not in self.known)
                 self._findings.load(one for one in others if one.key not in self._afresh)
                 left = [request for request in wave if request.key not in self.known]
-                if left:
-                    self.progress.running([request.name for request in left])
+                if patient and self.network is not None:
+                    self._run_distinct(left)
+                else:
                     self._run(left)
         except StillHeld:
             raise OutOfTime from None
@@ -260,7 +264,32 @@ class Campaign:
         waiting = self.progress.waiting
         return exclusive(self.machine.platform, waiting=waiting, until=self.deadline)
 
-    def _run(self, wave: Sequence[Request]) -> None:
+    def _run_distinct(self, wave: Sequence[Request]) -> None:
+        """Runs the programs whose kernels no other program has, and takes over the times of the
+        others. The anchor runs in any case: what a run of it takes is what drifts are relative to.
+        (Full steps run, too: they are what predictions are checked against.)"""
+        anchor = [request for request in wave if request.key == self._kept]
+        others = self._take_over([request for request in wave if request.key != self._kept])
+        programs = self._programs.ready()
+        first, again = distinct([*anchor, *others], programs)
+        for key, measured in self._run(first).items():
+            self._kernel_times.keep(measured, programs[key])
+        self._run(self._take_over(again))  # what is left has the kernels of one that failed
+
+    def _take_over(self, wave: Sequence[Request]) -> list[Request]:
+        """Knows the programs whose kernels were measured in others, and returns the rest."""
+        found = self._kernel_times.find(wave, self._programs.ready())
+        for request in wave:
+            if request.key in found:
+                self.taken_over += 1
+                self._findings.write(request, found[request.key])
+        return [request for request in wave if request.key not in found]
+
+    def _run(self, wave: Sequence[Request]) -> dict[str, Measurement]:
+        """Runs programs in turn, writes down what they took, and returns it by key."""
+        if not wave:
+            return {}
+        self.progress.running([request.name for request in wave])
         anchor = None
         if self._anchor is not None and isinstance(
             self._programs.answers.get(self._anchor.key), Compiled
@@ -276,23 +305,24 @@ class Campaign:
         start = time.monotonic()
         results = rounds.run([request.key for request in wave])
         self.running_s += time.monotonic() - start
+        made: dict[str, Measurement] = {}
         for request in wave:
             result = results.get(request.key)
             if result is None:
                 continue  # left out
             compiled = self._programs.answers[request.key]
             assert isinstance(compiled, Compiled)
-            self._findings.write(
-                request,
-                replace(
-                    result,
-                    name=request.name,
-                    overhead_s=self._overhead(request),
-                    compile_s=compiled.seconds,
-                    memory=compiled.memory,
-                    collectives=compiled.collectives,
-                ),
+            made[request.key] = replace(
+                result,
+                name=request.name,
+                overhead_s=self._overhead(request),
+                compile_s=compiled.seconds,
+                memory=compiled.memory,
+                collectives=compiled.collectives,
             )
+            self._findings.write(request, made[request.key])
+        self.ran += len(made)
+        return made
 
     def _overhead(self, request: Request) -> float:
         return self.base_s + request.arguments * self.each_s

@@ -87,6 +87,10 @@ class WorkerPrograms:
                     self.compiled += 1
                     self.compile_s += answer.seconds
 
+    def ready(self) -> dict[str, Compiled]:
+        """Returns the programs that can run, by key."""
+        return {key: one for key, one in self.answers.items() if isinstance(one, Compiled)}
+
     def learn(self, request: Request) -> Compiled | Failed:
         """Returns what became of a program, and remembers what its kind takes to compile."""
         answer = self.answers[request.key]

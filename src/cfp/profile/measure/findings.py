@@ -8,6 +8,10 @@ finds the usual drift, and from then on `known` is relative to it.
 
 With a network, the device stands in for others: what is stored is what was measured, with the
 program's schedule, and `known` is its replay on the network. So another network needs no new runs.
+Nor does a program of another mesh, or another option of the same one, that has the same kernels
+(`cfp.links.kernels`): it is replayed with the kernels that were measured and its own collectives.
+What is taken over is in the store under the kernels' fingerprint and the machine, whatever its mesh
+is (`KernelTimes`). Its drift is left behind, being relative to the anchor of another mesh.
 """
 
 from __future__ import annotations
@@ -15,15 +19,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cfp.links.kernels import Kernels, with_times
 from cfp.links.network import Network
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.store import Record, Store
+from cfp.profile.programs.key import key_of
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import Request
+from cfp.profile.runners.job import Compiled
 
 TELLING = 5  # waves, whose drifts tell how much of them is chance: fewer have no variance to trust
 
@@ -151,3 +158,88 @@ class UsualDrift:
     def drift(self, stored: float) -> float:
         """Returns how much slower than usual the anchor was."""
         return float((stored / self.usual) ** self.trust)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """The kernels that were measured on a machine, in any program."""
+
+    store: Store
+    machine: Machine
+
+    def find(
+        self, wanted: Iterable[Request], compiled: Mapping[str, Compiled]
+    ) -> dict[str, Measurement]:
+        """Returns, by key, the measurements of the programs whose kernels are known, each with its
+        own memory and collectives."""
+        asked = {
+            one.key: (one, compiled[one.key], kernels)
+            for one in wanted
+            if (kernels := compiled[one.key].kernels) is not None
+        }
+        places = {key: self._key(kernels) for key, (_, _, kernels) in asked.items()}
+        records = self.store.get_many(places.values())
+        found: dict[str, Measurement] = {}
+        why: dict[str, str] = {}
+        for key, (request, program, kernels) in asked.items():
+            if (record := records.get(places[key])) is None:
+                continue
+            try:
+                measured = Measurement.from_json(record.document, record.key)
+                found[key] = _taken_over(measured, request, program, kernels)
+            except ValueError as error:
+                why[request.name] = str(error)
+        if why:
+            self.store.distrust([*why], next(iter(why.values())))
+        return found
+
+    def keep(self, measured: Measurement, compiled: Compiled) -> None:
+        """Writes down what was measured for programs that have the same kernels, unless it has no
+        schedule."""
+        kernels, shares = compiled.kernels, measured.shares
+        if kernels is None or shares is None or shares.schedule is None:
+            return
+        key = self._key(kernels)
+        document = replace(measured, key=key, collectives=None).to_json()
+        name = f"kernels: {measured.name}"
+        where = self.machine.show()
+        self.store.put(Record(key, kernels.fingerprint, name, where, document, time.time()))
+
+    def _key(self, kernels: Kernels) -> str:
+        anywhere = replace(self.machine, mesh_shape=(), stand_ins=1)  # each runs its own part
+        return key_of(anywhere, "kernels", kernels.fingerprint)
+
+
+def distinct(
+    wanted: Iterable[Request], compiled: Mapping[str, Compiled]
+) -> tuple[list[Request], list[Request]]:
+    """Returns the programs that differ in their kernels, and those that have the kernels of one of
+    them."""
+    first: dict[str, Request] = {}
+    again: list[Request] = []
+    for request in wanted:
+        kernels = compiled[request.key].kernels
+        known_as = request.key if kernels is None else kernels.fingerprint
+        if first.setdefault(known_as, request) is not request:
+            again.append(request)
+    return [*first.values()], again
+
+
+def _taken_over(
+    measured: Measurement, request: Request, program: Compiled, kernels: Kernels
+) -> Measurement:
+    shares = measured.shares
+    if shares is None or shares.schedule is None:
+        raise ValueError("it has no schedule")
+    schedule = with_times(kernels.schedule, shares.schedule)
+    return replace(
+        measured,
+        key=request.key,
+        name=request.name,
+        drift=1.0,
+        drift_sd=0.0,
+        compile_s=program.seconds,
+        memory=program.memory,
+        shares=replace(shares, schedule=schedule),
+        collectives=program.collectives,
+    )

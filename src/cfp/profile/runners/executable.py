@@ -15,6 +15,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh, Sharding
 
 from cfp.links.collectives import MeshCollective, mesh_collectives
+from cfp.links.kernels import Kernels
 from cfp.profile.runners.job import Job, Memory
 from cfp.segments.fill import SEED, Fill
 
@@ -30,6 +31,7 @@ class Executable:
     shardings: tuple[Sharding, ...]
     memory: Memory
     collectives: tuple[MeshCollective, ...] | None
+    kernels: Kernels | None = None
 
 
 def lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:

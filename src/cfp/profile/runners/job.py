@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cfp.cluster.wire import Message
 from cfp.links.collectives import MeshCollective
+from cfp.links.kernels import Kernels
 from cfp.links.schedule import Schedule
 from cfp.segments.fill import Fill
 
@@ -72,12 +73,13 @@ class Memory:
 class Compiled(Message, frozen=True):
     """A program is ready to run. `seconds` is 0 where an identical one was compiled before.
     `collectives` are None where the compiler does not show the program, or not in a form that we
-    read."""
+    read. `kernels` are told by a stand-in, of a program whose schedule can be replayed."""
 
     key: str
     seconds: float
     memory: Memory
     collectives: tuple[MeshCollective, ...] | None = None
+    kernels: Kernels | None = None
 
 
 class Failed(Message, frozen=True):

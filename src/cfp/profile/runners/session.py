@@ -23,12 +23,14 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from cfp.links.kernels import Kernels
 from cfp.profile.runners import xplane
 from cfp.profile.runners.exchange import Exchange
 from cfp.profile.runners.executable import Executable, executable_of, lower, make_input, reason
@@ -165,6 +167,11 @@ class Session:
         """Returns the time shares of programs, by key, from a recording of the marked runs."""
         return xplane.shares(data, marks, len(local_devices(self.mesh)))
 
+    def kernels_of(self, executable: Executable) -> Kernels | None:
+        """Returns what a compiled program says of its kernels, where another program's times may do
+        for them: not here, where its collectives run, too."""
+        return None
+
     def alone(self, key: str) -> bool:
         """Returns whether a program is for one device alone."""
         return self._entries[key].job.alone
@@ -237,7 +244,9 @@ class Session:
     ) -> None:
         """Compiles a program. With a `start`, the time from then on is what compiling takes."""
         try:
-            made: Executable | str = executable_of(compiled(), entry.job, mesh)
+            found = executable_of(compiled(), entry.job, mesh)
+            kernels = None if entry.job.alone else self.kernels_of(found)
+            made: Executable | str = replace(found, kernels=kernels)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
             with self._lock:
                 del self._programs[digest]  # asked for again, it is tried again
@@ -255,4 +264,4 @@ class Session:
             self._emit(Failed(key, executable))
         else:
             needs, sends = executable.memory, executable.collectives
-            self._emit(Compiled(key, entry.seconds, needs, sends))
+            self._emit(Compiled(key, entry.seconds, needs, sends, executable.kernels))

@@ -20,7 +20,9 @@ import jax
 from jax.profiler import ProfileData
 from jax.sharding import Mesh
 
+from cfp.links.kernels import Kernels, read_kernels
 from cfp.links.schedule import NotReplayable, read_schedule
+from cfp.profile.runners.executable import Executable
 from cfp.profile.runners.job import MeshSpec, Shares, WorkerGroup
 from cfp.profile.runners.session import Session
 from cfp.profile.runners.worker import main, mesh_of, take_settings
@@ -111,10 +113,20 @@ class StandInSession(Session):
         times = kernel_times(data, marks, self.kernels)
         return {key: self._scheduled(key, found) for key, found in times.items()}
 
-    def _scheduled(self, key: str, kernels_s: Mapping[str, float]) -> Shares:
-        axes = {str(name): int(size) for name, size in self.mesh.shape.items()}
+    def kernels_of(self, executable: Executable) -> Kernels | None:
+        """Returns what says which other programs have the same kernels; None where a program cannot
+        be replayed, which a run of it will say."""
         try:
-            schedule = read_schedule(self.text(key), axes, kernels_s)
+            return read_kernels(str(executable.call.as_text()), self._axes())
+        except NotReplayable:
+            return None
+
+    def _axes(self) -> dict[str, int]:
+        return {str(name): int(size) for name, size in self.mesh.shape.items()}
+
+    def _scheduled(self, key: str, kernels_s: Mapping[str, float]) -> Shares:
+        try:
+            schedule = read_schedule(self.text(key), self._axes(), kernels_s)
         except NotReplayable as error:
             return Shares(0.0, 0.0, 0.0, unreplayed=str(error))
         return Shares(sum(kernels_s.values()), 0.0, 0.0, schedule=schedule)

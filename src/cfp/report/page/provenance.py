@@ -65,6 +65,11 @@ def _numbers(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _taken_over(evidence: Evidence) -> str:
+    count = evidence.taken_over
+    return f", and {count} with the kernels of another program that ran" if count else ""
+
+
 def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     measured = evidence.programs - evidence.loaded
     rounds = len(evidence.confirmed[0].runs_s) if evidence.confirmed else 0
@@ -77,7 +82,7 @@ def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
         (
             "time of a segment's option",
             f"{how}: {measured} programs in this run, {evidence.loaded} found in the store of "
-            f"earlier runs; {counted}",
+            f"earlier runs{_taken_over(evidence)}; {counted}",
         ),
         ("computing and communicating", "measured, by the profiler's recording of a run"),
         (
