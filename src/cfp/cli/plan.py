@@ -98,7 +98,8 @@ class Output:
     "--devices",
     "counts",
     callback=parse_counts,
-    help="Instead of --mesh: try every mesh of 8 devices, or of 4,8,16,32 to see how it scales.",
+    help="Instead of --mesh: try every mesh of 8 devices, or of 4,8,16,32 to see how it scales. "
+    "With --links, kernels that meshes have in common are measured once.",
 )
 @platform_option
 @gathered(

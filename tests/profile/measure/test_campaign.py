@@ -203,6 +203,10 @@ def test_with_overlap_the_next_wave_compiles_first(clock: Clock, tmp_path: Path)
     ]
     assert len(runner.submitted()) == 6
     assert stored(tmp_path).keys() == {*"abcdef"}
+    first = runner.calls.index(("finished", tuple("ab")))  # what the compiler is waited for with
+    assert [keys for kind, keys in runner.calls[:first] if kind == "submit"] == [
+        *(("a",), ("b",), ("c",), ("d",))
+    ]
 
 
 def test_what_it_takes_to_start_a_program_is_removed(clock: Clock, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
@@ -19,6 +20,8 @@ from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.job import Compiled, Failed, Fill, Job, Memory
 from cfp.profile.runners.local_devices import one_device
 from cfp.profile.runners.runner import Runner
+
+SIZES = [f"{part}_size_in_bytes" for part in ("argument", "output", "temp", "alias")]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,17 @@ def make_job(
     shapes = [jax.ShapeDtypeStruct(fill.shape, jnp.dtype(fill.dtype)) for fill, _ in inputs]
     module = bytes(jax.export.export(jitted)(*shapes).serialize())
     return Job(key, key, module, tuple(fill for fill, _ in inputs), dict(feedback or {}))
+
+
+@pytest.mark.parametrize("said", [None, SimpleNamespace(**dict.fromkeys(SIZES, 0))])
+def test_a_backend_that_does_not_say_what_a_program_needs(
+    said: Any, mesh: Mesh, runner: InProcessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing known is a failure, and never a program that needs no memory."""
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda self: said)
+    (answer,) = compiled(runner, step_job(mesh, "step")).values()
+    assert isinstance(answer, Failed)
+    assert answer.reason == "this backend does not say how much memory a program needs"
 
 
 def test_one_device_alone_is_the_first_process_s(

@@ -6,15 +6,19 @@ import ctypes
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from cfp.errors import CfpError
-from cfp.profile.runners import stand_in
-from cfp.profile.runners.stand_in import LocalDevices, find_gpus, used
+from cfp.profile.runners import process, stand_in
+from cfp.profile.runners.job import Compiled
+from cfp.profile.runners.stand_in import LocalDevices, find_gpus, stand_in_runner, used
 from cfp.profile.runners.stand_in_worker import StandInSession, gpu_kernels
+from tests.profile.runners.cpu_stand_in import CPU
+from tests.profile.runners.test_session import compiled, step_job
 
 GIB = 2**30
 
@@ -111,3 +115,36 @@ def test_as_many_stand_in_as_divide_the_mesh(local: int, mesh: int, count: int) 
 def test_the_worker_reads_a_gpus_kernels() -> None:
     assert StandInSession.kernels is gpu_kernels
     assert ctypes.CDLL is find_gpus.__defaults__[0]  # type: ignore[index]
+
+
+def test_jaxs_own_cache_of_compiled_programs_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker that loads a program instead of compiling it says the same of it: what it needs,
+    what it sends, and which kernels it has; and it runs. (The worker has the cache that the caller
+    has: here it is given to the worker alone.)"""
+    cache = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    passed = process.worker_settings()
+    assert cache.keys() <= passed.keys()
+    monkeypatch.setattr(process, "worker_settings", lambda: {**passed, **cache})
+    mesh = AbstractMesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    job = step_job(mesh, "step")
+    answers: list[Compiled] = []
+    for _ in range(2):
+        before = {path.name for path in tmp_path.iterdir()}
+        with stand_in_runner(CPU, CPU.find(), mesh) as runner:
+            (answer,) = compiled(runner, job).values()
+            assert isinstance(answer, Compiled)
+            answers.append(answer)
+            (shares,) = runner.time_shares(["step"], 60).values()
+        assert shares.schedule is not None
+    written = {path.name for path in tmp_path.iterdir() if path.name.endswith("-cache")}
+    assert written, "the first worker kept what it compiled"
+    assert written <= before, "and the second one compiled nothing"
+    first, second = answers
+    assert first.kernels is not None
+    assert (first.memory, first.collectives) == (second.memory, second.collectives)
+    assert first.kernels == second.kernels

@@ -1,8 +1,9 @@
 """Measures programs: looks them up, compiles what is missing, runs it, writes it down.
 
 Programs go in waves. A wave is compiled in parallel and then runs in turn (`rounds`). Where devices
-and compiler share the cores (CPU) nothing compiles meanwhile; elsewhere the next wave does. A
-measurement is in the store as soon as its wave ends.
+and compiler share the cores (CPU) nothing compiles meanwhile; elsewhere the next wave is given to
+the compiler with it, so that neither threads nor devices wait. A measurement is in the store as
+soon as its wave ends.
 
 A program that is at work when the worker dies or hangs is tried once more, alone; then it counts as
 failed, with the reason. What else was in its wave is done again. The failure is stored where every
@@ -232,7 +233,7 @@ class Campaign:
         start = time.monotonic()
         programs = self._programs
         if patient:
-            programs.compile((*anchor, *wave), self.deadline)
+            programs.compile((*anchor, *wave), following, self.deadline)
         else:
             usual_s = None if self.budget.one is None else self.budget.one.compile_s
             wave = programs.compile_in_time(anchor, wave, self.deadline, usual_s)
@@ -241,8 +242,6 @@ class Campaign:
             answer = programs.learn(request)
             if isinstance(answer, Failed):
                 self._fail(request, answer.reason)
-        if self.overlap:
-            programs.submit(following)
         try:
             with self._turn():
                 # another planner may have measured some while we waited for our turn

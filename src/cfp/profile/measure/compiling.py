@@ -43,9 +43,11 @@ class WorkerPrograms:
                 self.runner.submit(request.make())
                 self._sent.add(request.key)
 
-    def compile(self, requests: Wave, deadline: float) -> None:
-        """Gives the worker these programs, and waits until all are compiled or have failed to."""
+    def compile(self, requests: Wave, following: Wave, deadline: float) -> None:
+        """Gives the worker these programs, and waits until all are compiled or have failed to. It
+        has the `following` ones from the start: a wave is fewer than the compiler has threads."""
         self.submit(requests)
+        self.submit(following)
         self._collect(requests, deadline)
 
     def compile_in_time(

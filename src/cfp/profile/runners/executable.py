@@ -74,16 +74,24 @@ def executable_of(compiled: jax.stages.Compiled, job: Job, mesh: Mesh) -> Execut
                 f"result {result} cannot be fed back as argument {argument}: "
                 f"one is in {back}, the other in {there}"
             )
+    return Executable(compiled, shardings, _needs(compiled), _collectives(compiled, mesh))
+
+
+def _needs(compiled: jax.stages.Compiled) -> Memory:
+    """Raises where the backend does not say it, or says 0 of everything, as JAX did on GPUs for a
+    while: a plan would seem to need no memory."""
     memory = compiled.memory_analysis()
-    if memory is None:
+    needs = Memory(0, 0, 0, 0)
+    if memory is not None:
+        needs = Memory(
+            argument_bytes=memory.argument_size_in_bytes,
+            output_bytes=memory.output_size_in_bytes,
+            temporary_bytes=memory.temp_size_in_bytes,
+            aliased_bytes=memory.alias_size_in_bytes,
+        )
+    if needs == Memory(0, 0, 0, 0):
         raise ValueError("this backend does not say how much memory a program needs")
-    needs = Memory(
-        argument_bytes=memory.argument_size_in_bytes,
-        output_bytes=memory.output_size_in_bytes,
-        temporary_bytes=memory.temp_size_in_bytes,
-        aliased_bytes=memory.alias_size_in_bytes,
-    )
-    return Executable(compiled, shardings, needs, _collectives(compiled, mesh))
+    return needs
 
 
 def _collectives(compiled: jax.stages.Compiled, mesh: Mesh) -> tuple[MeshCollective, ...] | None:
