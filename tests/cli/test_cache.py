@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from cfp.cli.cache import cache
 from cfp.errors import CfpError
-from cfp.profile.measure.store import Record, Store
+from cfp.profile.measure.store import TUNED_FOLDER, Record, Store
 
 DAY_S = 86400.0
 
@@ -145,6 +145,17 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = call("show", "--cache-dir", tmp_path / "file")
     assert isinstance(result.exception, CfpError)
+
+
+def test_all_is_the_choices_of_kernels_too(folder: Path) -> None:
+    tuned = folder / TUNED_FOLDER / "0123"
+    tuned.mkdir(parents=True)
+    (tuned / "choice").write_text("")
+    call("prune", "--older-than", "1m", "--cache-dir", folder)
+    assert tuned.exists()
+    call("prune", "--all", "--cache-dir", folder)
+    assert not tuned.parent.exists()
+    call("prune", "--all", "--cache-dir", folder)
 
 
 @pytest.mark.parametrize("command", [[], ["show"], ["prune"]])

@@ -77,3 +77,18 @@ def test_the_replay_with_free_collectives_is_what_was_measured(
         assert one.shares.schedule is not None
         free_s = replay(one.shares.schedule, FREE).time_s
         assert free_s == pytest.approx(statistics.median(one.runs_s), rel=AGREES), one.name
+
+
+def test_another_mesh_takes_kernels_over(planned: tuple[cfp.Plan, Path]) -> None:
+    """Some options of 2x4 divide the work as some of 8 do: those are not run again, and what is
+    composed of them agrees with the full step, which is."""
+    _, cache = planned
+    step, args = make_step(config("gpt", "2.6b", layers=4, dtype="bfloat16"), abstract=True)
+    mesh = AbstractMesh((2, 4), ("x", "y"))
+    links = "h200_nvlink,h200_nvlink"
+    found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="8m")
+    assert found.evidence is not None
+    assert found.evidence.taken_over > 0
+    own = found.evidence.own
+    assert own is not None, found.notes
+    assert own.predicted_s == pytest.approx(own.time_s, rel=AGREES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from cfp.cli.options import cache_dir_option, json_option, parsed, telling
 from cfp.duration import parse_duration
 from cfp.planning.kept import KeptPlans
-from cfp.profile.measure.store import Store
+from cfp.profile.measure.store import TUNED_FOLDER, Store
 from cfp.report.cache import cache_to_json, show_cache
 
 
@@ -68,7 +69,8 @@ def prune(
 ) -> None:
     """Remove measurements. With several conditions, those that meet them all.
 
-    --all and --older-than alone also remove the plans that `cfp.jit` kept.
+    --all and --older-than alone also remove the plans that `cfp.jit` kept, and --all the choices of
+    kernels that XLA kept for GPUs that stand in.
 
     \b
         cfp cache prune --older-than 30d
@@ -85,6 +87,10 @@ def prune(
         removed = store.prune(older_than_s=older_than, failed=failed, everything=everything)
         freed_bytes = before_bytes - store.size_bytes
         plans = 0 if failed else kept_plans(store).prune(older_than)
+        if everything:
+            tuned = store.path.parent / TUNED_FOLDER
+            if tuned.exists():
+                shutil.rmtree(tuned)
     if as_json:
         said = {"path": str(store.path), "removed": removed, "freed_bytes": freed_bytes}
         click.echo(json.dumps({**said, "plans": plans}, indent=1))

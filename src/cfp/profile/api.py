@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -21,16 +22,17 @@ from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.network import find_network
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import USUAL, Effort
-from cfp.profile.measure.store import Store
+from cfp.profile.measure.store import TUNED_FOLDER, Store, store_folder
 from cfp.profile.profile import Profile, pack_profile, unpack_profile
 from cfp.profile.profiler import measure_segments
+from cfp.profile.programs.key import key_of
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners import stand_in
 from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.runner import Runner
 from cfp.profile.runners.shared_decision import can_isolate, decide_together, open_runner
-from cfp.profile.runners.stand_in import LocalDevices, stand_in_runner
+from cfp.profile.runners.stand_in import stand_in_runner
 from cfp.profile.runners.team_runner import TeamRunner
 from cfp.trace.runtime import without_mesh
 
@@ -122,7 +124,12 @@ def open_campaign(
     manner = manner or Manner()
     check_network(mesh, network)
     local = stand_in.GPU.find() if isinstance(mesh, AbstractMesh) else None
-    runner = _runner(mesh, local, team, isolate)
+    if isinstance(mesh, AbstractMesh):
+        assert local is not None
+        tuned = tuned_folder(Machine.of(mesh, local), cache_dir)
+        runner: Runner = stand_in_runner(stand_in.GPU, local, mesh, tuned)
+    else:
+        runner = _runner(mesh, team, isolate)
     runner.ends = manner.budget.ends
     try:
         with without_mesh(), Store.open(cache_dir, manner.budget.ends) as store:
@@ -151,13 +158,14 @@ def new_campaign(
     return Campaign(runner, store, machine, effort, progress, overlap, budget, network)
 
 
-def _runner(
-    mesh: AnyMesh, local: LocalDevices | None, team: Team | None, isolate: bool | None
-) -> Runner:
-    """Returns what runs programs: stand-ins, all processes of a team, a worker, or this process."""
-    if isinstance(mesh, AbstractMesh):
-        assert local is not None
-        return stand_in_runner(stand_in.GPU, local, mesh)
+def tuned_folder(machine: Machine, cache_dir: str | os.PathLike[str] | None) -> Path:
+    """Returns where XLA keeps its choices of kernels, for these devices and this compiler: XLA
+    itself does not look whether another version made them."""
+    return store_folder(cache_dir) / TUNED_FOLDER / key_of(machine.of_any_mesh, "tuned")[:16]
+
+
+def _runner(mesh: Mesh, team: Team | None, isolate: bool | None) -> Runner:
+    """Returns what runs programs: all processes of a team, a worker, or this process."""
     if team is not None:
         return TeamRunner(team, functools.partial(open_runner, team, mesh, isolate))
     if can_isolate(mesh) if isolate is None else isolate:

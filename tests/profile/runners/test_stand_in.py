@@ -7,20 +7,32 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from cfp.errors import CfpError
+from cfp.profile.api import tuned_folder
+from cfp.profile.programs.machine import Machine
 from cfp.profile.runners import process, stand_in
-from cfp.profile.runners.job import Compiled
-from cfp.profile.runners.stand_in import LocalDevices, find_gpus, stand_in_runner, used
+from cfp.profile.runners.executable import Executable
+from cfp.profile.runners.job import Compiled, Memory
+from cfp.profile.runners.stand_in import (
+    TUNED,
+    LocalDevices,
+    find_gpus,
+    stand_in_runner,
+    tuning_flags,
+    used,
+)
 from cfp.profile.runners.stand_in_worker import StandInSession, gpu_kernels
 from tests.profile.runners.cpu_stand_in import CPU
 from tests.profile.runners.test_session import compiled, step_job
 
 GIB = 2**30
+NOTHING = Memory(0, 0, 0, 0)
 
 
 @dataclass
@@ -135,7 +147,7 @@ def test_jaxs_own_cache_of_compiled_programs_may_be_used(
     answers: list[Compiled] = []
     for _ in range(2):
         before = {path.name for path in tmp_path.iterdir()}
-        with stand_in_runner(CPU, CPU.find(), mesh) as runner:
+        with stand_in_runner(CPU, CPU.find(), mesh, tmp_path / "tuned") as runner:
             (answer,) = compiled(runner, job).values()
             assert isinstance(answer, Compiled)
             answers.append(answer)
@@ -148,3 +160,41 @@ def test_jaxs_own_cache_of_compiled_programs_may_be_used(
     assert first.kernels is not None
     assert (first.memory, first.collectives) == (second.memory, second.collectives)
     assert first.kernels == second.kernels
+
+
+def test_where_xla_keeps_its_choices_of_kernels(tmp_path: Path) -> None:
+    """In the store, in a folder of this compiler and this kind of device, the same for all meshes;
+    or where the caller's own flags say."""
+    folder = tmp_path / "with a space"
+    (flag,) = tuning_flags(folder, {"XLA_FLAGS": "--xla_gpu_autotune_level=2"})
+    assert folder.is_dir()
+    assert flag == f'--xla_gpu_per_fusion_autotune_cache_dir="{folder}"'
+    assert tuning_flags(tmp_path / "other", {"XLA_FLAGS": f"{TUNED}=mine"}) == ()
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CfpError, match=r"file/below cannot be made .*give another folder"):
+        tuning_flags(tmp_path / "file" / "below", {})
+
+    def of(local: LocalDevices, *mesh: int) -> Path:
+        there = AbstractMesh(mesh, tuple("xyz"[: len(mesh)]))
+        return tuned_folder(Machine.of(there, local), tmp_path)
+
+    one, eight = (LocalDevices("gpu", "NVIDIA H200", count, None) for count in (1, 8))
+    assert len({of(one, 8), of(one, 2, 4), of(one, 16), of(eight, 16)}) == 1
+    assert of(one, 8).parent.parent == tmp_path
+    assert of(one, 8) != of(LocalDevices("gpu", "NVIDIA L40S", 1, None), 8)
+
+
+def test_a_program_without_a_schedule_tells_nothing_of_its_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is run, and that says why it cannot be replayed."""
+    text = "HloModule jit_f, is_scheduled=true, num_partitions=2\n\nENTRY %main () -> () {\n}\n"
+    session = object.__new__(StandInSession)
+    monkeypatch.setattr(StandInSession, "_axes", lambda self: {"x": 2})
+    scheduled, other = (
+        Executable(cast(Any, SimpleNamespace(as_text=lambda said=said: said)), (), NOTHING, None)
+        for said in (text, text.replace("is_scheduled=true, ", ""))
+    )
+    assert session.kernels_of(scheduled) is not None
+    assert session.kernels_of(other) is None

@@ -206,8 +206,7 @@ class KernelTimes:
         self.store.put(Record(key, kernels.fingerprint, name, where, document, time.time()))
 
     def _key(self, kernels: Kernels) -> str:
-        anywhere = replace(self.machine, mesh_shape=(), stand_ins=1)  # each runs its own part
-        return key_of(anywhere, "kernels", kernels.fingerprint)
+        return key_of(self.machine.of_any_mesh, "kernels", kernels.fingerprint)
 
 
 def distinct(

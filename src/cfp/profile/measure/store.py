@@ -42,6 +42,7 @@ from cfp.profile.measure.rows import (
 
 __all__ = ["Record", "Store", "StoreWarning"]
 
+TUNED_FOLDER = "tuned"  # beside the measurements: the compiler's choices of kernels
 AFTER_S = 1.0  # that a lock is waited for after the budget's end: most are held for milliseconds
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _DAMAGE |= {sqlite3.SQLITE_ERROR}  # our statements are right, so a table or column is missing

@@ -57,6 +57,12 @@ class Machine:
         )
 
     @property
+    def of_any_mesh(self) -> Machine:
+        """Returns the same devices and compiler, whatever mesh they stand in for: what every mesh
+        has in common is kept under it."""
+        return replace(self, mesh_shape=(), stand_ins=1)
+
+    @property
     def exports(self) -> str | None:
         """Returns the platform that programs are lowered for, which JAX knows by itself where it
         has the devices."""

@@ -15,8 +15,9 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import AbstractMesh
@@ -35,6 +36,9 @@ FRACTION_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION
 # a recording names the kernels inside a CUDA graph less well, and without graphs the host has more
 # to do: the device's time is what counts here
 NO_GRAPHS = "--xla_gpu_enable_command_buffer="
+# where XLA keeps which kernel was the fastest for what: it tries them while it compiles, and the
+# worker of another mesh shall choose the same ones, or their programs have no kernels in common
+TUNED = "--xla_gpu_per_fusion_autotune_cache_dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,29 @@ def used(local: LocalDevices, mesh: AbstractMesh) -> int:
     return math.gcd(local.count, mesh.size)
 
 
-def stand_in_runner(standing: StandIn, local: LocalDevices, mesh: AbstractMesh) -> ProcessRunner:
-    """Returns the runner whose worker has the local devices stand in for those of the mesh."""
+def tuning_flags(folder: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the flag that makes XLA keep its choices of kernels in a folder, which is made; none
+    where the caller's flags name another."""
+    if TUNED in environment.get("XLA_FLAGS", ""):
+        return ()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CfpError(
+            f"The folder {folder} cannot be made ({error.strerror}): give another folder with "
+            "cache_dir / --cache-dir."
+        ) from None
+    return (f'{TUNED}="{folder}"',)  # in quotation marks: flags end at a space
+
+
+def stand_in_runner(
+    standing: StandIn, local: LocalDevices, mesh: AbstractMesh, tuned: Path
+) -> ProcessRunner:
+    """Returns the runner whose worker has the local devices stand in for those of the mesh; XLA
+    keeps its choices of kernels in the folder `tuned`."""
     names = tuple(map(str, mesh.axis_names))
     ids = tuple(range(mesh.size))
     spec = MeshSpec(local.platform, ids, mesh.axis_sizes, names, used(local, mesh))
     command = [sys.executable, "-P", "-m", standing.worker]
-    return ProcessRunner(spec, command=command, flags=standing.flags)
+    flags = (*standing.flags, *tuning_flags(tuned, os.environ))
+    return ProcessRunner(spec, command=command, flags=flags)
