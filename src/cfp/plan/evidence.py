@@ -196,6 +196,7 @@ class Evidence:
 
     @staticmethod
     def from_fields(fields: Fields) -> Evidence:
+        has = fields.has  # older plans do not have all of it
         return Evidence(
             memory_limit_bytes=fields.optional_integer("memory_limit_bytes"),
             slack_bytes=fields.integer("slack_bytes"),
@@ -203,31 +204,29 @@ class Evidence:
             seconds=fields.number("seconds"),
             programs=fields.integer("programs"),
             loaded=fields.integer("loaded"),
-            start_s=fields.number("start_s") if fields.has("start_s") else 0.0,  # older plans
+            start_s=fields.number("start_s") if has("start_s") else 0.0,
             segments=tuple(_segment(entry) for entry in fields.objects("segments")),
             frontier=tuple(
-                FrontierPoint(
-                    entry.number("time_s"), entry.integer("memory_bytes"), entry.text("splits")
-                )
-                for entry in fields.objects("frontier")
+                FrontierPoint(one.number("time_s"), one.integer("memory_bytes"), one.text("splits"))
+                for one in fields.objects("frontier")
             ),
-            steps=_steps(fields, "steps"),
-            confirmed=_steps(fields, "confirmed") if fields.has("confirmed") else (),  # older plans
+            steps=tuple(map(_step, fields.objects("steps"))),
+            confirmed=tuple(map(_step, fields.objects("confirmed") if has("confirmed") else ())),
             failed=tuple(
                 FailedProgram(entry.text("name"), entry.text("reason"), entry.flag("recorded"))
-                for entry in (fields.objects("failed") if fields.has("failed") else ())  # older
+                for entry in (fields.objects("failed") if has("failed") else ())
             ),
-            links=_links(fields) if fields.has("links") else None,  # older plans
-            kinds=read_kinds(fields, "kinds") if fields.has("kinds") else (),  # older plans
+            links=_links(fields) if has("links") else None,
+            kinds=read_kinds(fields, "kinds") if has("kinds") else (),
             spent=tuple(
                 Spent(entry.text("stage"), entry.number("seconds"))
-                for entry in (fields.objects("spent") if fields.has("spent") else ())  # older
+                for entry in (fields.objects("spent") if has("spent") else ())
             ),
-            missing=tuple(fields.texts("missing")) if fields.has("missing") else (),  # older plans
+            missing=tuple(fields.texts("missing")) if has("missing") else (),
             flops=_newer(fields, "flops"),
             peak_flops=_newer(fields, "peak_flops"),
-            ran=fields.integer("ran") if fields.has("ran") else 0,  # older plans
-            taken_over=fields.integer("taken_over") if fields.has("taken_over") else 0,
+            ran=fields.integer("ran") if has("ran") else 0,
+            taken_over=fields.integer("taken_over") if has("taken_over") else 0,
         )
 
 
@@ -258,10 +257,6 @@ def _segment(entry: Fields) -> SegmentCost:
         kept_bytes=entry.integer("kept_bytes"),
         scratch_bytes=entry.integer("scratch_bytes"),
     )
-
-
-def _steps(fields: Fields, name: str) -> tuple[MeasuredStep, ...]:
-    return tuple(_step(entry) for entry in fields.objects(name))
 
 
 def _step(entry: Fields) -> MeasuredStep:
