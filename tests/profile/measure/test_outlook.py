@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cfp.layouts.state import State
+from cfp.profile.api import new_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
 from cfp.profile.measure.rounds import AGREEING, USUAL
 from cfp.profile.measure.store import Store
-from cfp.profile.profiler import measure_segments, new_campaign
+from cfp.profile.profiler import measure_segments
 from cfp.profile.programs import requests
 from cfp.profile.runners.job import Compiled, Failed
 from tests.profile.fake_runner import (
