@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cfp.layouts.state import State
-from cfp.profile.api import new_campaign
+from cfp.profile.api import Manner, new_campaign
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
@@ -116,7 +116,7 @@ def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
     start = clock.now
     with Store.open(tmp_path) as store:
         budget = Budget.of(None).followed_by(full_steps, 0)
-        campaign = new_campaign(MACHINE, runner, store, USUAL, told, budget)
+        campaign = new_campaign(MACHINE, runner, store, Manner(USUAL, told, budget))
         scope = Scope(states=tuple(State))
         profile = measure_segments(campaign, analysis, mesh_of(2, 2), scope)
         assert profile.complete
