@@ -40,7 +40,7 @@ ORDER = [
     "__main__",
 ]
 # the rooms of `profile`, and the files on top of them, in the order that its docstring states
-PROFILE_ORDER = ["runners", "programs", "measure", "explore", "profile", "profiler", "api"]
+PROFILE_ORDER = ["runners", "programs", "measure", "peak", "explore", "profile", "profiler", "api"]
 STAGES = {"links", "affine", "trace", "blocks", "layouts", "segments", "profile", "search", "plan"}
 MOST_FILES = 20  # in one folder of src: more cannot be taken in at a glance
 ALONE = {"models": {"errors", "models"}}  # the models know nothing of the planner

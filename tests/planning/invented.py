@@ -67,7 +67,8 @@ def _drawn(kind: Kind, draw: random.Random, count: int) -> Times:
 def _segment(kind: Kind, draw: random.Random, times_s: Times) -> SegmentProfile:
     costs = {}
     for option, seconds in times_s.items():
-        memory = MemoryUse(*(draw.randrange(2**20) for _ in range(5)), total_bytes=0)
+        sizes = [draw.randrange(2**20) for _ in range(5)]
+        memory = MemoryUse(*sizes, total_bytes=0, update_bytes=sizes[-1] // 3)
         shares = Shares(seconds * 0.5, seconds * 0.3, seconds * 0.2)
         costs[option] = Cost(seconds, seconds, 0.0, shares, memory, rough=False)
     layouts = {option: kind.layouts(option) for option in costs}

@@ -118,7 +118,8 @@ def test_what_the_step_does_not_donate_it_has_twice(donates: bool) -> None:
     for segment, needs in zip(analysis.segments, composition.needs, strict=True):
         found = profile.segments[segment.kind]
         for option, stored in zip(composition.options[segment.index], needs.stored, strict=True):
-            counted = found.costs[option].memory.stored_bytes
+            memory = found.costs[option].memory
+            counted = memory.stored_bytes + memory.update_bytes
             assert stored == counted + (0 if donates else training_state_bytes(found, option))
 
 
@@ -133,7 +134,8 @@ def test_an_argument_that_two_segments_read_counts_at_its_home() -> None:
         less = away_bytes(profile, head, found, option)
         assert less > 0
         twice = training_state_bytes(found, option)  # this step does not donate
-        assert stored == found.costs[option].memory.stored_bytes + twice - less
+        memory = found.costs[option].memory
+        assert stored == memory.stored_bytes + memory.update_bytes + twice - less
 
 
 def peak_bytes(
@@ -141,7 +143,7 @@ def peak_bytes(
 ) -> int:
     """Returns the peak by the definition: at every moment of the backward pass, all that is there
     is counted, one by one. Where micro-batches are looped over, their sums are there always, and
-    new state only in the end."""
+    new state only in the end, with what making it takes."""
     options = composition.chosen(choice)
     donated = {analysis.graph.inputs[position] for position in analysis.graph.donated}
     moments = []
@@ -152,8 +154,9 @@ def peak_bytes(
             found = profile.segments[segment.kind]
             use = found.costs[option].memory
             held += use.parameter_bytes + use.state_bytes
-            if not micro or now == len(options):
-                held += training_state_bytes(found, option, donated)
+            again = training_state_bytes(found, option, donated)
+            if not micro or now == len(options) or not again:
+                held += again + use.update_bytes
             held -= away_bytes(profile, segment.index, found, option)
             held += use.activation_bytes if segment.index <= now < len(options) else 0
             held += use.gradient_bytes if segment.index >= now or micro else 0
@@ -207,7 +210,7 @@ def test_micro_batches_have_their_sums_from_the_start_and_new_state_in_the_end()
         for n, option in enumerate(composition.options[segment.index]):
             memory = found.costs[option].memory
             assert needs.stored[n] <= memory.stored_bytes + memory.gradient_bytes
-            assert needs.renewed[n] == training_state_bytes(found, option)
+            assert needs.renewed[n] == training_state_bytes(found, option) + memory.update_bytes
             assert needs.activations[n] == memory.activation_bytes
             assert needs.gradients[n] == 0
 

@@ -28,14 +28,16 @@ def leading_plans(analysis: Analysis, profile: Profile, limit_bytes: float | Non
     solver = Solver(composition.problem)
     fastest = solver.fastest(None)
     if fastest is None:  # no plan yet
-        return Leading({}, binds=False)
+        return Leading({}, binds=False, first={})
     if limit_bytes is None or composition.memory_bytes(fastest.plan.choice) <= NEAR * limit_bytes:
-        return Leading(_options(composition, [fastest.plan]), binds=False)
+        options = _options(composition, [fastest.plan])
+        return Leading(options, binds=False, first=_chosen(composition, fastest.plan))
     frontier = solver.frontier().plans
     larger = [p for p in frontier if composition.memory_bytes(p.choice) > NEAR * limit_bytes]
     within = solver.fastest(int(limit_bytes))
     first = min(frontier, key=lambda p: p.memory_bytes) if within is None else within.plan
-    return Leading(_options(composition, [first, fastest.plan, *larger]), binds=True)
+    options = _options(composition, [first, fastest.plan, *larger])
+    return Leading(options, binds=True, first=_chosen(composition, first))
 
 
 def _options(composition: Composition, plans: list[Point]) -> dict[int, list[Option]]:
@@ -51,3 +53,11 @@ def _options(composition: Composition, plans: list[Point]) -> dict[int, list[Opt
                     counts[base] += len(plans) * composition.kinds.count(kind) if number < 2 else 1
         found[kind] = [option for option, _ in counts.most_common(MOST)]
     return found
+
+
+def _chosen(composition: Composition, plan: Point) -> dict[int, list[Option]]:
+    """Returns by kind the options of a plan."""
+    found: dict[int, dict[Option, None]] = {}
+    for kind, option in zip(composition.kinds, composition.chosen(plan.choice), strict=True):
+        found.setdefault(kind, {})[option] = None
+    return {kind: [*options] for kind, options in found.items()}

@@ -1,11 +1,12 @@
 """Stage 4 measures the options of every distinct segment on the real devices.
 
-Four rooms, each with a docstring that lists its files, and three files on top. What is imported
+Four rooms, each with a docstring that lists its files, and four files on top. What is imported
 points up this list, never down (a test keeps it so):
 
     runners/      where programs run: in this process, in a worker, over several processes
     programs/     what to measure: segment kinds and their options, crossings, keys
     measure/      how: campaigns, rounds, drift, statistics, the store, and costs
+    peak.py       the memory model over the step: what one device holds at its peak
     explore/      which options, in which order, and when to stop
     profile.py    what profiling returns: `Profile`
     profiler.py   the stages of profiling a step, in order

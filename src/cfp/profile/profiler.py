@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import AnyMesh
-from cfp.layouts.state import State
 from cfp.profile.explore.factors import OptionExplorer
-from cfp.profile.explore.forecast import Stage, options_ahead, programs_after
+from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
 from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
 from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
@@ -241,7 +240,16 @@ class _Profiler:
         measure_reshardings(self.ledger, LEADING)
 
     def _alone(self) -> None:
-        measure_alone(self.ledger, State if self.tight else (State.BLOCK,))
+        """Measures segments alone that were measured as two in a row: the fastest options, for what
+        a program takes once, and where memory may decide those of the best plan, for what each of
+        many in a row needs. What the best plan is then may be another."""
+        measure_alone(self.ledger, {k.index: self.ledger.ranked(k)[:ALONE] for k in self.kinds})
+        if self.leading is None or self.scope.memory_limit_bytes is None:
+            return
+        for _ in range(LEADS):
+            leading = self.leading(self._profile(self.scope.recompute))
+            if not leading.binds or not measure_alone(self.ledger, leading.first):
+                return
 
     def _profile(self, recompute: Recompute) -> Profile:
         campaign = self.campaign

@@ -2,7 +2,7 @@
 
 time      what the segment adds to a step, and what goes round its loop
 edges     reshardings of all tensors that cross between two segments, either way
-kept      what of a segment's memory adds up over the step, by `profile.measure.memory`
+kept      what of a segment's memory adds up over the step, by `profile.peak`
 scratch   what of it one segment at a time needs, by the same model
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cfp.analysis import Analysis
 from cfp.layouts import Layout
 from cfp.profile import Boundary, Crossing, Option, Profile, SegmentProfile
-from cfp.profile.measure.memory import (
+from cfp.profile.peak import (
     Needs,
     kept_and_scratch,
     needs_of,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.export
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfp.analysis import analyze
 from cfp.layouts.state import State
 from cfp.profile.measure.costs import cost_of
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.memory import MemoryUse, memory_use, one_of_two
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import lower
 from cfp.profile.runners.job import Memory
@@ -24,6 +29,7 @@ from tests.profile.cases import (
     model,
     named,
     random_option,
+    shape,
     two_products,
 )
 
@@ -95,7 +101,7 @@ def test_scratch_is_the_rest() -> None:
     (kind,) = kinds(two_products())
     option = named(kind, "batch", "batch")
     found = use(kind, option)
-    assert found.total_bytes == 10**8 + 1000 + 500 - 700
+    assert found.total_bytes == 10**8 + 1000 + 500 - 700  # all its results are fed back
     assert found.kept_bytes == sum(parts(found))
     assert found.scratch_bytes == found.total_bytes - found.kept_bytes
     assert use(kind, option, Memory(10, 0, 0, 0)).scratch_bytes == 0
@@ -144,17 +150,43 @@ def test_micro_batches_share_what_one_needs() -> None:
 
 
 def test_a_loop_needs_what_one_iteration_and_its_carries_need() -> None:
-    """Stacked slices of the other iterations, results that take their arguments' place and sums of
-    gradients, which the update's program has, are taken off the compiler's total."""
+    """Stacked slices of the other iterations, results and sums of gradients, which the update's
+    program has, are taken off the compiler's total."""
     body = kinds(accumulating())[2].extracts[0]
     layouts = kinds(accumulating())[2].layouts(Option((0,)))[0]
     found = memory_use(body, layouts, Memory(10**6, 10**6, 500, 0))
     assert body.iterations == MEASURED_ITERATIONS
     hidden, tokens, head = 8 * 15 * 48 * 2 // 4, 8 * 15 * 4 // 4, 48 * 128 * F32
-    others = (body.iterations - 1) * (
-        2 * hidden + tokens
-    )  # in: activations, labels; out: a cotangent
-    assert found.total_bytes == 2 * 10**6 + 500 - others - 2 * head - F32
+    others = (body.iterations - 1) * (hidden + tokens)  # activations and labels
+    assert found.total_bytes == 10**6 + 500 - others - head
+
+
+def test_a_loop_needs_no_more_temporaries_than_an_iteration_makes() -> None:
+    """However many copies the compiler has of what the measured loop carries and stacks."""
+    body = kinds(accumulating())[1].extracts[1]
+    layouts = kinds(accumulating())[1].layouts(Option((0, 0)))[1]
+    few, many = (memory_use(body, layouts, Memory(10**6, 10**6, size, 0)) for size in (500, 10**9))
+    converted = 2 * (2 * 48 * 192 + 2 * 48) * F32  # stacked gradients, before they are added
+    assert many.total_bytes - few.total_bytes == converted - 500
+
+
+def test_masks_lie_as_they_are_read_and_broadcasts_are_not_kept() -> None:
+    """Nothing says how dropout's masks lie, and a causal mask is made anew wherever it is read."""
+
+    def step(w: Any, key: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            hidden = x @ w
+            kept = jax.random.bernoulli(key, 0.5, hidden.shape)
+            below = jnp.arange(64)[:, None] <= jnp.arange(32)[None]
+            return jnp.where(kept, jnp.where(below, hidden, 0.0), 0.0).sum()
+
+        return w - jax.grad(loss)(w)
+
+    key = jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    (kind,) = find_kinds(analyze(step, shape(16, 32), key, shape(64, 16), mesh_shape=(4,)))
+    found = use(kind, named(kind, "batch"))
+    masks = 2 * 64 * 32 // 4
+    assert X // 4 < found.activation_bytes <= X // 4 + masks
 
 
 def test_no_part_is_more_than_is_left() -> None:
@@ -165,10 +197,21 @@ def test_no_part_is_more_than_is_left() -> None:
     assert found.scratch_bytes == 0
 
 
-def test_plus() -> None:
-    one, two = MemoryUse(1, 2, 3, 4, 50, 60), MemoryUse(10, 20, 30, 40, 5, 106)
-    assert one.plus(two) == MemoryUse(11, 22, 33, 44, 50, 106)
-    assert one.plus(two) == two.plus(one)
+def test_around_a_loop() -> None:
+    """What is kept around it is not there while it is differentiated."""
+    update, body = MemoryUse(1, 2, 3, 4, 50, 60, 7), MemoryUse(10, 20, 30, 40, 5, 106)
+    assert update.around(body) == MemoryUse(11, 22, 33, 40, 54, 106, 7)
+    assert body.around(update) == MemoryUse(11, 22, 33, 4, 50, 106, 7)
+
+
+def test_the_temporaries_of_a_loop_s_update_are_told_apart() -> None:
+    kind = kinds(accumulating())[1]
+    option = Option((0, 0))
+    body, _, update = (use(kind, option, TOTAL, cut) for cut in range(3))
+    assert update.update_bytes == TOTAL.temporary_bytes
+    assert body.update_bytes == 0
+    found = cost_of(kind, kind.layouts(option), [RUN] * 3).memory
+    assert found.update_bytes == update.update_bytes
 
 
 sizes = st.integers(0, 1000)

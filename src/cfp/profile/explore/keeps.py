@@ -24,11 +24,13 @@ CLEARLY_LESS = 0.9  # of the bytes that are kept: what saves less is not worth a
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """The options of the leading plans, by kind; `binds` says that memory may decide which plan is
-    best."""
+    """The options of the leading plans, by kind, each as the step keeps things by itself; `binds`
+    says that memory may decide which plan is best. `first` are the options of the fastest plan
+    that fits, or of the smallest, as that plan has them."""
 
     options: Mapping[int, Sequence[Option]]
     binds: bool
+    first: Mapping[int, Sequence[Option]]
 
 
 def measure_keeps(ledger: Ledger, leading: Leading, recompute: Recompute) -> bool:

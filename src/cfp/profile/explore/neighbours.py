@@ -2,18 +2,17 @@
 
 A resharding is measured for every pair of layouts that options on the two sides of a boundary may
 need, those of fast options first. A segment that follows itself is measured as two in a row, and
-the fastest options alone, too: the difference is what the second one adds (`measure.costs`).
+some options alone, too: the difference is what the second one adds (`measure.costs`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from cfp.layouts import Layout, Layouts
-from cfp.layouts.state import State
-from cfp.profile.explore.forecast import ALONE
 from cfp.profile.measure.ledger import Ledger
+from cfp.profile.programs.kinds import Option
 from cfp.profile.programs.requests import Resharding, extract_requests, resharding_request
 
 SMALL = 16  # reshardings compiled and run in turn: next to nothing each
@@ -42,15 +41,18 @@ def measure_reshardings(ledger: Ledger, leading: int | None = None) -> None:
         ledger.campaign.measure(requests.values())
 
 
-def measure_alone(ledger: Ledger, states: Iterable[State]) -> None:
-    """Measures the fastest options of each state alone, of the segments that were measured as two
-    in a row."""
-    states = tuple(states)
+def measure_alone(ledger: Ledger, options: Mapping[int, Sequence[Option]]) -> bool:
+    """Measures options alone, by kind, of the segments that were measured as two in a row; returns
+    whether there was any left to measure."""
+    wanted = []
     for kind in ledger.kinds:
-        if kind.chained is not None:
-            fastest = (ledger.ranked(kind, state)[:ALONE] for state in states)
-            for option in itertools.chain(*fastest):
+        known = ledger.alone[kind.index]
+        for option in options.get(kind.index, ()) if kind.chained is not None else ():
+            if option not in known:
                 layouts = ledger.layouts[kind.index][option]
-                (request,) = extract_requests(ledger.machine, ledger.mesh, kind, option, layouts)
-                ledger.alone[kind.index][option] = request
-    ledger.campaign.measure(request for found in ledger.alone for request in found.values())
+                (known[option],) = extract_requests(
+                    ledger.machine, ledger.mesh, kind, option, layouts
+                )
+                wanted.append(known[option])
+    ledger.campaign.measure(wanted)
+    return bool(wanted)

@@ -13,7 +13,7 @@ from cfp.analysis import Analysis
 from cfp.layouts.state import State
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.ledger import Ledger
-from cfp.profile.measure.memory import needs_of, peak_bytes, shared_arguments
+from cfp.profile.peak import needs_of, peak_bytes, shared_arguments
 from cfp.profile.programs.kinds import Kind, Option
 
 FINALISTS = 6  # options of a segment, the fastest; twice as many where all were measured. Where

@@ -16,7 +16,7 @@ The files, in the order of processing:
     confidence    how sure a median is, and which of two programs is faster
     progress      what measuring tells whoever watches
     outlook       how long measuring will still take
-    memory        the memory model: what a segment holds, and what the step does at its peak
+    memory        the memory model: what a segment holds, and what for (`profile.peak`: the step)
     sent          what a program sends, by the user's source line
     costs         from measurements of programs to the cost of a segment
     ledger        what was asked for, option by option, and what it came to

@@ -95,7 +95,7 @@ def cost_of(kind: Kind, layouts: Sequence[Layouts], measured: Sequence[Measureme
         uses.append(memory_use(extract, lie, found.memory, known))
     memory = uses[0]
     for use in uses[1:]:
-        memory = memory.plus(use)
+        memory = use.around(memory)
     return Cost(
         time_s=sum(n * m.time_s for n, m in zip(times, measured, strict=True)),
         at_least_s=sum(n * m.at_least_s for n, m in zip(times, measured, strict=True)),

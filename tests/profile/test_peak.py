@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfp.profile.measure.memory import Needs, PeakSide, kept_and_scratch, peak_bytes, places
+from cfp.profile.peak import Needs, PeakSide, kept_and_scratch, peak_bytes, places
 
 FAST = settings(deadline=None, database=None, derandomize=True, max_examples=200)
 PARTS = ("stored", "activations", "gradients", "scratch", "renewed")
