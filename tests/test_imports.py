@@ -107,7 +107,9 @@ def test_the_rooms_of_profile_import_one_way() -> None:
 
 def test_a_room_lists_all_of_its_files() -> None:
     others = ("search", "links", "calibration")
-    for room in (*(f"profile/{one}" for one in PROFILE_ORDER[:4]), *others):
+    rooms = [f"profile/{one}" for one in PROFILE_ORDER if (ROOT / "profile" / one).is_dir()]
+    assert len(rooms) == 4
+    for room in (*rooms, *others):
         folder = ROOT / room
         docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
         listed = set(re.findall(r"^ {4}(\w+) ", docstring, re.MULTILINE))
