@@ -18,7 +18,7 @@ from cfp.search import Point, Solver
 from cfp.search.compose import Composition, compose
 from cfp.segments.keep import Keep
 
-NEAR = 0.9  # of the limit: predictions of memory are off by 10 % at the worst
+NEAR = 0.9  # of the limit: most predictions of memory are off by less than 10 %
 MOST = 3  # options of a kind, those of most of the leading plans: each takes two programs or so
 
 

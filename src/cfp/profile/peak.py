@@ -13,7 +13,8 @@ where `renewed` is new training state that is there only after all of that: wher
 looped over, the update runs when the loop is done, and may use the place of its activations.
 
 An update of donated state copies what it overwrites and still reads. These copies need nothing of
-the backward pass, so a compiler makes them first: what a loop's update needs counts all the time.
+the backward pass, and XLA on CPUs was seen to make them first: what a loop's update needs counts
+all the time, which is too much where these are tensors that it gathers.
 
 The search wants one sum and one maximum (`kept_and_scratch`). Bounds over the options tell which
 segments are never at the peak, whatever is chosen (`places`). Before all that may be, activations
