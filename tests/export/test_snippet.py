@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -12,10 +15,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cfp import templates
+from cfp import analyze, templates
 from cfp.cli import cli
 from cfp.plan import Plan
+from cfp.plan.assemble import assemble_plan
+from cfp.profile.explore.streams import split_streams
+from cfp.profile.programs.boundary import find_interfaces
+from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.segments.keep import Keep
 from tests.plan.steps import mesh_of, mlp_args, mlp_step
+from tests.plan.test_recompute import arguments as residual_args
+from tests.plan.test_recompute import step as residual_step
 
 SCRIPT = """
 import json, sys
@@ -84,3 +94,46 @@ def test_the_command(plan: Plan, tmp_path: Path) -> None:
     assert out.read_text() == plan.snippet()
     done = CliRunner().invoke(cli, ["export", str(file), "--argument", "params"])
     assert done.exit_code == 2
+
+
+def with_streams(kind: Kind) -> Option:
+    """Returns an option that splits the batch along the first axis and has split streams along the
+    second."""
+    sizes = [range(len(choices)) for choices in kind.strategies]
+    for combo in itertools.product(*sizes):
+        chosen = kind.chosen(Option(combo))
+        if all(strategy[0] == 0 and strategy[1] != 0 for strategy in chosen):
+            found = split_streams(kind, Option(combo))
+            if found:
+                return found[0]
+    raise AssertionError("no split streams")
+
+
+def test_it_says_by_hand_what_shardings_do_not(
+    golden: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """Levels and split streams; the file of the plan says the same, and it is Python."""
+    args = residual_args()
+    analysis = analyze(residual_step, *args, mesh_shape=(2, 2))
+    kinds = find_kinds(analysis)
+    keeps = [Keep.AS_WRITTEN, Keep.CONTRACTIONS, Keep.INPUTS]
+    options = []
+    for segment in analysis.segments:
+        kind = kinds[segment.kind]
+        plain = Option((0,) * len(kind.strategies))
+        chosen = with_streams(kind) if any(kind.streams) else plain
+        options.append(replace(chosen, keep=keeps[min(segment.index, 2)]))
+    interfaces = find_interfaces(analysis, kinds)
+    plan = assemble_plan(residual_step, analysis, mesh_of(2, 2), interfaces, options, name="both")
+    text = plan.snippet()
+    names: dict[str, object] = {}
+    exec(text, names)
+    assert names["AXES"] == {"x": 2, "y": 2}
+    golden("snippet_by_hand.txt", text[: text.index("import math")])
+    plan.save(tmp_path / "plan.json")
+    said = CliRunner().invoke(cli, ["export", str(tmp_path / "plan.json")])
+    assert said.stdout == text
+
+
+def test_it_says_nothing_where_shardings_say_everything(plan: Plan) -> None:
+    assert "By hand" not in plan.snippet()

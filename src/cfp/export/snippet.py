@@ -22,7 +22,7 @@ It needs JAX alone:
     )
     result = step(*jax.device_put(args, in_shardings(mesh, *args)))
 """
-
+{inside}
 import math
 
 import jax
@@ -88,14 +88,17 @@ def make_snippet(
     names: Sequence[str],
     arguments: Mapping[str, PartitionSpec],
     results: Mapping[str, PartitionSpec],
+    inside: str = "",
 ) -> str:
-    """Returns a Python module with a plan's shardings."""
+    """Returns a Python module with a plan's shardings; `inside` is a comment on what else it does,
+    inside the step."""
     return _SNIPPET.format(
         title=title,
         axes=repr(dict(axes)),
         names=repr(tuple(names)),
         arguments=_table(arguments),
         results=_table(results),
+        inside=f"\n{inside}" if inside else "",
     )
 
 

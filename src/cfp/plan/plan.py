@@ -21,6 +21,7 @@ from cfp.layouts import AnyMesh, auto_mesh, real_mesh, to_spec
 from cfp.links.collectives import MeshCollective
 from cfp.memory_size import bytes_text
 from cfp.plan.bound import Bound, jit_bound, shardings
+from cfp.plan.by_hand import by_hand
 from cfp.plan.choice import SegmentChoice
 from cfp.plan.collectives import Collective, find_collectives, name_collectives
 from cfp.plan.environment import Environment
@@ -248,7 +249,8 @@ class Plan:
         return find_rules(specs)
 
     def snippet(self) -> str:
-        """Returns a Python module of plain `NamedSharding`s, which needs JAX alone.
+        """Returns a Python module of plain `NamedSharding`s, which needs JAX alone. What the plan
+        does inside the step (computing again, split streams) is a comment in it.
 
         pathlib.Path("shardings.py").write_text(plan.snippet())
         """
@@ -258,6 +260,7 @@ class Plan:
             self.argument_names,
             self._specs(self.arguments),
             self._specs(self.results),
+            by_hand(self.segments, self.mesh.axis_names),
         )
 
     def _specs(self, tensors: Sequence[PlannedTensor]) -> dict[str, PartitionSpec]:
