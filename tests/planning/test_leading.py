@@ -12,9 +12,9 @@ import pytest
 import cfp
 from cfp.errors import CfpError
 from cfp.plan import Plan
-from cfp.planning import leading
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
+from cfp.profile.explore.keeps import MOST
 from cfp.profile.explore.scope import Recompute
 from cfp.search import Solver
 from cfp.search.compose import compose
@@ -109,7 +109,7 @@ def test_what_leads_by_memory() -> None:
         assert (
             options == list(near.options[kind])[: len(options)] or options[0] in near.options[kind]
         )
-        assert len(near.options[kind]) <= leading.MOST
+        assert len(near.options[kind]) <= MOST
     chosen = dict(zip(composition.kinds, composition.chosen(fastest.plan.choice), strict=True))
     assert all(chosen[kind] in options for kind, options in near.options.items())
 

@@ -13,13 +13,10 @@ from dataclasses import replace
 
 from cfp.analysis import Analysis
 from cfp.profile import Option, Profile
-from cfp.profile.explore.keeps import Leading
+from cfp.profile.explore.keeps import MOST, NEAR, Leading
 from cfp.search import Point, Solver
 from cfp.search.compose import Composition, compose
 from cfp.segments.keep import Keep
-
-NEAR = 0.9  # of the limit: most predictions of memory are off by less than 10 %
-MOST = 3  # options of a kind, those of most of the leading plans: each takes two programs or so
 
 
 def leading_plans(analysis: Analysis, profile: Profile, limit_bytes: float | None) -> Leading:

@@ -24,7 +24,7 @@ from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import AnyMesh
 from cfp.profile.explore.factors import OptionExplorer
-from cfp.profile.explore.forecast import ALONE, Stage, options_ahead, programs_after
+from cfp.profile.explore.forecast import ALONE, Forecast, Stage, options_ahead
 from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
 from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
@@ -82,6 +82,8 @@ class _Profiler:
         self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.interfaces = find_interfaces(self.analysis, self.kinds)
         self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.interfaces.crossings)
+        leads = self.leading is not None
+        self.forecast = Forecast(self.analysis, self.ledger, self.scope, leads=leads)
         self.finished = [False] * len(self.kinds)
         self.tight = False  # memory counts
 
@@ -115,11 +117,9 @@ class _Profiler:
 
     def _forecast(self, stage: Stage) -> None:
         """Tells the campaign what comes after what it is asked for."""
-        boundaries = len({crossing.boundary for crossing in self.interfaces.crossings})
         budget = self.campaign.budget
         full_steps = budget.choosing + budget.confirming
-        after = programs_after(stage, self.kinds, boundaries, self.options, full_steps)
-        self.campaign.outlook.later = after
+        self.campaign.outlook.later = self.forecast.after(stage, self.options, full_steps)
 
     def _overhead(self) -> None:
         if self.campaign.network is None:  # else the device's own time counts, without the host's

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from cfp.layouts.state import State
+from cfp.planning.leading import leading_plans
+from cfp.profile import Profile
 from cfp.profile.api import Manner, new_campaign
+from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
@@ -66,13 +69,15 @@ class Told(Heard):
         self.left.append((self.clock.now, low_s, high_s))
 
 
-def told_within(left: Sequence[tuple[float, float, float]], start: float, end: float) -> float:
-    """The share of a run's time in which what was told last was right within `FACTOR`."""
+def told_within(
+    left: Sequence[tuple[float, float, float]], start: float, end: float, factor: float = FACTOR
+) -> float:
+    """The share of a run's time in which what was told last was right within a factor."""
     good_s = 0.0
     following = [at for at, _, _ in left[1:]] + [end]
     for (at, low_s, high_s), until in zip(left, following, strict=True):
         true_s = end - at
-        if low_s / FACTOR <= true_s <= high_s * FACTOR:
+        if low_s / factor <= true_s <= high_s * factor:
             good_s += until - at
     return good_s / (end - start)
 
@@ -91,16 +96,15 @@ CAMPAIGNS = {
 }
 
 
-@pytest.mark.parametrize(("layers", "case"), CAMPAIGNS.values(), ids=CAMPAIGNS)
-def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
+def simulated(
     clock: Clock,
-    tmp_path: Path,
+    folder: Path,
     layers: int,
     case: tuple[float, float, int, float],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("lower", "export"):  # nothing is compiled
-        monkeypatch.setattr(requests, name, lambda *given: b"")
+    limit_bytes: float | None = None,
+) -> tuple[Told, float, Slow]:
+    """Runs a campaign whose programs take what the case says; returns what was told of the time
+    left, when it began, and what ran it. Under a limit the leading plans are looked for."""
     compile_s, run_s, full_steps, more = case
     analysis = analysed(layers=layers, mesh_shape=(2, 2))
     whole = 1.0 if layers == 2 else layers - 0.5  # in layers: the last takes half as long
@@ -114,11 +118,16 @@ def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
     )
     told = Told(clock)
     start = clock.now
-    with Store.open(tmp_path) as store:
+
+    def leading(found: Profile) -> Leading:
+        return leading_plans(analysis, found, limit_bytes)
+
+    with Store.open(folder) as store:
         budget = Budget.of(None).followed_by(full_steps, 0)
         campaign = new_campaign(MACHINE, runner, store, Manner(USUAL, told, budget))
-        scope = Scope(states=tuple(State))
-        profile = measure_segments(campaign, analysis, mesh_of(2, 2), scope)
+        scope = Scope(states=tuple(State), memory_limit_bytes=limit_bytes)
+        leads = None if limit_bytes is None else leading
+        profile = measure_segments(campaign, analysis, mesh_of(2, 2), scope, leads)
         assert profile.complete
         campaign.outlook.later = {}
         steps = [request(f"full step: {number}") for number in range(full_steps)]
@@ -126,11 +135,39 @@ def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
             campaign.measure(steps, together=True)
     for at, low_s, high_s in told.left:  # shown where the test fails
         print(f"{at - start:6.0f} true {clock.now - at:6.0f} told {low_s:6.0f} to {high_s:6.0f}")
+    return told, start, runner
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lower", "export"):
+        monkeypatch.setattr(requests, name, lambda *given: b"")
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("layers", "case"), CAMPAIGNS.values(), ids=CAMPAIGNS)
+def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
+    clock: Clock, tmp_path: Path, layers: int, case: tuple[float, float, int, float]
+) -> None:
+    told, start, _ = simulated(clock, tmp_path, layers, case)
     assert told_within(told.left, start, clock.now) >= MOST
     assert all(low_s <= high_s for _, low_s, high_s in told.left)
     late = start + 0.8 * (clock.now - start)
     widest = max(high_s / low_s for at, low_s, high_s in told.left if at < late)
     assert widest < 4, "a range that says nothing"
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_it_counts_what_a_memory_limit_makes_it_measure(clock: Clock, tmp_path: Path) -> None:
+    """Several options with state split further, and what they keep: a third of all programs. They are
+    counted as soon as the first options show that memory counts, not when their stage begins."""
+    told, start, runner = simulated(clock, tmp_path, 8, (4.0, 0.2, 0, 1.0), limit_bytes=1.0)
+    names = [runner.names[key] for key in runner.submitted() if "segment" in runner.names[key]]
+    again = [name for name in names if "keeps" in name]
+    further = [name for name in names if "zero1" in name or "fsdp" in name]
+    assert again
+    assert len({*again, *further}) > 0.3 * len(names)
+    assert told_within(told.left, start, clock.now, 1.3) >= MOST
 
 
 def test_nothing_is_said_before_anything_is_known() -> None:

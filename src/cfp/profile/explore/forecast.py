@@ -1,22 +1,33 @@
 """How many programs the stages ahead of profiling will measure, by kind, before they are known.
 
 Options and full steps are most of the time. Options are a range (`Explorer.ahead`); reshardings
-depend on which options turn out fast, and are small: a rough range does.
+depend on which options turn out fast, and are small: a rough range does. Where memory counts, by
+the fastest options measured so far, split streams and training state are measured of several
+options, and near the limit so is what they keep: together that may be half of all programs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
+from cfp.analysis import Analysis
+from cfp.layouts.state import State
 from cfp.profile.explore.explorer import default_limit
 from cfp.profile.explore.factors import Factors
+from cfp.profile.explore.keeps import NEAR, keeps_ahead
+from cfp.profile.explore.scope import Scope
+from cfp.profile.explore.states import fastest_peak_bytes, finalists_of
+from cfp.profile.explore.streams import SOME
+from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead
-from cfp.profile.programs.kinds import Kind
+from cfp.profile.programs.kinds import Kind, Option
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 LEADING_RESHARDINGS = 2.0  # for every boundary, between the fastest options; many lie alike
 ALL_RESHARDINGS = 3.0  # for every boundary, at the most: too many make the estimate too wide
+SPLIT_FURTHER = len(State) - 1  # ways of training state besides following the blocks
 
 
 class Stage(IntEnum):
@@ -34,38 +45,87 @@ class Stage(IntEnum):
     ALONE = 9
 
 
-def programs_after(
-    stage: Stage,
-    kinds: Sequence[Kind],
-    boundaries: int,
-    options: Sequence[Ahead],
-    full_steps: int,
+@dataclass(frozen=True, slots=True)
+class Further:
+    """What is measured of options besides their strategies: of several where memory counts
+    (`tight`), and `keeps` levels of what they keep, by kind."""
+
+    tight: bool
+    keeps: tuple[Ahead, ...]
+
+
+class Forecast:
+    """Finds what is ahead from what was measured so far. `leads` says that somebody finds leading
+    plans, without which no level is measured."""
+
+    def __init__(self, analysis: Analysis, ledger: Ledger, scope: Scope, *, leads: bool) -> None:
+        self._analysis = analysis
+        self._ledger = ledger
+        self._scope = scope
+        self._leads = leads
+        self._keeps: dict[bool, tuple[Ahead, ...]] = {}
+        self._boundaries = len({crossing.boundary for crossing in ledger.crossings})
+
+    def after(self, stage: Stage, options: Sequence[Ahead], full_steps: int) -> dict[str, Ahead]:
+        """Returns what comes after what is being measured; `options` are those yet to be asked for,
+        by kind of segment."""
+        limit, lean = self._scope.memory_limit_bytes, self._scope.lean
+        peak = 0.0 if limit is None else fastest_peak_bytes(self._analysis, self._ledger)
+        tight = lean or (limit is not None and peak > limit)
+        binds = limit is not None and peak > NEAR * limit
+        further = Further(tight, self._levels(binds) if stage < Stage.KEEPS else ())
+        kinds = self._ledger.kinds
+        found = {FULL_STEP: Ahead(full_steps, full_steps)}
+        for kind, left in zip(kinds, options, strict=True):
+            found |= _programs(stage, kind, left, further, finalists_of(self._scope))
+        return {**found, RESHARDING: _reshardings(stage, self._boundaries)}
+
+    def _levels(self, binds: bool) -> tuple[Ahead, ...]:
+        """Returns how many levels of each kind will be measured, by its first option: to find that
+        takes tens of milliseconds a kind, so it is found once."""
+        if not self._leads:
+            return (Ahead(0, 0),) * len(self._ledger.kinds)
+        if binds not in self._keeps:
+            self._keeps[binds] = tuple(
+                keeps_ahead(kind, Option((0,) * len(kind.strategies)), binds, self._scope.recompute)
+                for kind in self._ledger.kinds
+            )
+        return self._keeps[binds]
+
+
+def _programs(
+    stage: Stage, kind: Kind, options: Ahead, further: Further, finalists: int
 ) -> dict[str, Ahead]:
-    """Returns what comes after what is being measured; `options` are those yet to be asked for, by
-    kind of segment."""
-    found = {FULL_STEP: Ahead(full_steps, full_steps)}
-    for kind, left in zip(kinds, options, strict=True):
-        name = f"segment {kind.index}"
-        count = Ahead(0, 0)
-        if stage < Stage.FIRST:
-            count = count.plus(Ahead(1, 1))
-        if stage <= Stage.OPTIONS:
-            count = count.plus(left)
-        if stage < Stage.STREAMS and any(kind.streams):
-            count = count.plus(Ahead(0, 1))  # of the fastest option, if that splits one
-        if stage < Stage.STATES:
-            count = count.plus(Ahead(2, 4))  # for the fastest option, and for another
-        if kind.chained is not None:
-            found[f"chained {name}"] = count
-            alone = ALONE if stage < Stage.ALONE else 0
-            count = Ahead(alone, alone)
-        found[name] = count
-    reshardings = Ahead(0, 0)
+    """Returns the programs of one kind of segment, by name."""
+    count = Ahead(0, 0)
+    if stage < Stage.FIRST:
+        count = count.plus(Ahead(1, 1))
+    if stage <= Stage.OPTIONS:
+        count = count.plus(options)
+    if stage < Stage.STREAMS and any(kind.streams):
+        more = Ahead(SOME, SOME + SPLIT_FURTHER) if further.tight else Ahead(0, SOME)
+        count = count.plus(more)
+    if stage < Stage.STATES:
+        several = min(finalists, kind.space)
+        high = SPLIT_FURTHER * (several if further.tight else 2)  # else the fastest, and another
+        low = several if further.tight else SPLIT_FURTHER  # of some, two ways lie alike
+        count = count.plus(Ahead(low, high))
+    if stage < Stage.KEEPS:
+        count = count.plus(further.keeps[kind.index])
+    name = f"segment {kind.index}"
+    if kind.chained is None:
+        return {name: count}
+    alone = ALONE * (len(State) if further.tight else 1) if stage < Stage.ALONE else 0
+    return {f"chained {name}": count, name: Ahead(alone, alone)}
+
+
+def _reshardings(stage: Stage, boundaries: int) -> Ahead:
+    found = Ahead(0, 0)
     if stage < Stage.LEADING_RESHARDINGS:
-        reshardings = reshardings.plus(Ahead(0, LEADING_RESHARDINGS * boundaries))
+        found = found.plus(Ahead(0, LEADING_RESHARDINGS * boundaries))
     if stage < Stage.RESHARDINGS:
-        reshardings = reshardings.plus(Ahead(0, ALL_RESHARDINGS * boundaries))
-    return {**found, RESHARDING: reshardings}
+        found = found.plus(Ahead(0, ALL_RESHARDINGS * boundaries))
+    return found
 
 
 def options_ahead(kinds: Sequence[Kind], exhaustive: bool, sample: int | None) -> list[Ahead]:

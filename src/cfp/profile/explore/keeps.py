@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from cfp.profile.explore.scope import Recompute
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.memory import held_bytes
+from cfp.profile.measure.outlook import Ahead
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.segments.keep import Keep
 
 CLEARLY_LESS = 0.9  # of the bytes that are kept: what saves less is not worth a program, since the
 # compiler's own temporaries vary by as much
+NEAR = 0.9  # of the memory limit, from which on it may bind: predictions are off by 10 % at worst
+MOST = 3  # options of a kind, those of most of the leading plans: each takes two programs or so
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,15 @@ def measure_keeps(ledger: Ledger, leading: Leading, recompute: Recompute) -> boo
                 ]
     ledger.measure(wanted)
     return bool(wanted)
+
+
+def keeps_ahead(kind: Kind, option: Option, binds: bool, recompute: Recompute) -> Ahead:
+    """Returns how many levels of a kind will be measured, if its leading options have as many as
+    this one: at least those of one, at most those of `MOST`."""
+    if recompute is Recompute.AS_WRITTEN:
+        return Ahead(0, 0)
+    count = sum(1 for _ in _worthwhile(kind, option, binds, recompute))
+    return Ahead(count, MOST * count)
 
 
 def may_keep_more(kind: Kind) -> bool:

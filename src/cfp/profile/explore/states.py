@@ -25,14 +25,16 @@ def measure_states(ledger: Ledger, scope: Scope, *, thorough: bool) -> None:
     states = [state for state in scope.states if state is not State.BLOCK]
     if thorough:
         states = [State.ZERO1, State.FSDP]
-    most = FINALISTS * (2 if scope.exhaustive else 1)
-    for kind in ledger.kinds:
-        finalists = ledger.ranked(kind)[:most]
-        some = finalists if thorough else finalists[:1]
-        _measure(ledger, kind, some, states)
-        for state in states if not thorough else ():
-            if finalists and _gains(ledger, kind, finalists[0], state):
-                _measure(ledger, kind, finalists[1:GAINING], [state])
+    finalists = [(kind, ledger.ranked(kind)[: finalists_of(scope)]) for kind in ledger.kinds]
+    _measure(ledger, [(kind, some if thorough else some[:1]) for kind, some in finalists], states)
+    for state in states if not thorough else ():
+        gaining = [(kind, some) for kind, some in finalists if _gains(ledger, kind, some, state)]
+        _measure(ledger, [(kind, some[1:GAINING]) for kind, some in gaining], [state])
+
+
+def finalists_of(scope: Scope) -> int:
+    """Returns how many options of a segment are finalists."""
+    return FINALISTS * (2 if scope.exhaustive else 1)
 
 
 def memory_counts(analysis: Analysis, ledger: Ledger, scope: Scope) -> bool:
@@ -40,44 +42,54 @@ def memory_counts(analysis: Analysis, ledger: Ledger, scope: Scope) -> bool:
     are known, need more than the limit at the peak of the step."""
     if scope.lean or scope.memory_limit_bytes is None:
         return scope.lean
+    return fastest_peak_bytes(analysis, ledger) > scope.memory_limit_bytes
+
+
+def fastest_peak_bytes(analysis: Analysis, ledger: Ledger) -> float:
+    """Returns what the fastest options of all segments need at the peak of the step, as far as they
+    are known."""
     graph = analysis.graph
     donated = {graph.inputs[position] for position in graph.donated}
     shared = shared_arguments(ledger.crossings)
+    fastest = [next(iter(ledger.ranked(kind)), None) for kind in ledger.kinds]
     needs = []
     for segment in analysis.segments:
-        kind = ledger.kinds[segment.kind]
-        ranked = ledger.ranked(kind)
-        cost = ledger.cost(kind, ranked[0]) if ranked else None
-        if cost is not None:
+        kind, option = ledger.kinds[segment.kind], fastest[segment.kind]
+        cost = None if option is None else ledger.cost(kind, option)
+        if option is not None and cost is not None:
             found = needs_of(
                 kind,
-                [(cost.memory, ledger.layouts[kind.index][ranked[0]])],
+                [(cost.memory, ledger.layouts[kind.index][option])],
                 donated=donated,
                 shared=shared.get(segment.index, ()),
                 mesh_shape=analysis.mesh_shape,
             )
             needs.append(found)
-    return peak_bytes(needs, [0] * len(needs)) > scope.memory_limit_bytes
+    return peak_bytes(needs, [0] * len(needs))
 
 
 def _measure(
-    ledger: Ledger, kind: Kind, options: Sequence[Option], states: Sequence[State]
+    ledger: Ledger, options: Sequence[tuple[Kind, Sequence[Option]]], states: Sequence[State]
 ) -> None:
     """Measures options with their training state split further, except where nothing is left to
     split."""
     wanted = []
-    for option in options:
-        known = [ledger.layouts[kind.index][option]]
-        for state in states:
-            found = kind.layouts(_with(option, state))
-            if found not in known:
-                known.append(found)
-                wanted.append((kind, _with(option, state)))
+    for kind, some in options:
+        for option in some:
+            known = [ledger.layouts[kind.index][option]]
+            for state in states:
+                found = kind.layouts(_with(option, state))
+                if found not in known:
+                    known.append(found)
+                    wanted.append((kind, _with(option, state)))
     ledger.measure(wanted)
 
 
-def _gains(ledger: Ledger, kind: Kind, option: Option, state: State) -> bool:
-    before, after = ledger.cost(kind, option), ledger.cost(kind, _with(option, state))
+def _gains(ledger: Ledger, kind: Kind, finalists: Sequence[Option], state: State) -> bool:
+    """Returns whether the fastest option is faster with its state split further."""
+    if not finalists:
+        return False
+    before, after = (ledger.cost(kind, o) for o in (finalists[0], _with(finalists[0], state)))
     return before is not None and after is not None and after.time_s < before.time_s
 
 

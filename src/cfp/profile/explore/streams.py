@@ -14,6 +14,7 @@ stream lies split already), and some others are only if it gains.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from cfp.layouts.state import State
@@ -31,21 +32,28 @@ SOME = 3  # options of a segment whose streams are split where that gains, or wh
 
 
 def measure_streams(ledger: Ledger, scope: Scope, *, thorough: bool) -> None:
-    for kind in ledger.kinds:
-        fastest = ledger.ranked(kind)
-        some = [option for option in fastest if split_streams(kind, option)][:SOME]
-        if not some:
-            continue
-        if thorough or scope.exhaustive:
-            found = _measure(ledger, kind, some)
-        elif _is_near(ledger, kind, some[0], fastest[0]) and _writes_less(kind, some[0]):
-            found = _measure(ledger, kind, some[:1])
-            if any(_time_s(ledger, kind, o) < _time_s(ledger, kind, some[0]) for o in found):
-                _measure(ledger, kind, some[1:])
-        if thorough and found:
-            best = min(found, key=lambda option: _time_s(ledger, kind, option))
-            further = [replace(best, state=state) for state in State if state is not State.BLOCK]
-            ledger.measure((kind, option) for option in further)
+    ranked = {kind.index: ledger.ranked(kind) for kind in ledger.kinds}
+    some = [(k, [o for o in ranked[k.index] if split_streams(k, o)][:SOME]) for k in ledger.kinds]
+    some = [(kind, options) for kind, options in some if options]
+    if thorough or scope.exhaustive:
+        found = _measure(ledger, some)
+    else:
+        near = [
+            (kind, options)
+            for kind, options in some
+            if _is_near(ledger, kind, options[0], ranked[kind.index][0])
+            and _writes_less(kind, options[0])
+        ]
+        found = _measure(ledger, [(kind, options[:1]) for kind, options in near])
+        first_s = {kind.index: _time_s(ledger, kind, options[0]) for kind, options in near}
+        gaining = {k.index for k, o in found if _time_s(ledger, k, o) < first_s[k.index]}
+        _measure(ledger, [(kind, options[1:]) for kind, options in near if kind.index in gaining])
+    if thorough:
+        best: dict[int, tuple[Kind, Option]] = {}
+        for kind, option in sorted(found, key=lambda one: _time_s(ledger, *one)):
+            best.setdefault(kind.index, (kind, option))
+        further = [state for state in State if state is not State.BLOCK]
+        ledger.measure((k, replace(o, state=state)) for k, o in best.values() for state in further)
 
 
 def split_streams(kind: Kind, option: Option) -> list[Option]:
@@ -65,19 +73,22 @@ def split_streams(kind: Kind, option: Option) -> list[Option]:
     return list(found)
 
 
-def _measure(ledger: Ledger, kind: Kind, options: list[Option]) -> list[Option]:
+def _measure(
+    ledger: Ledger, options: Sequence[tuple[Kind, Sequence[Option]]]
+) -> list[tuple[Kind, Option]]:
     """Measures options with their streams split along all axes that can, except where they lie as
     something measured before; returns those that run."""
-    wanted: list[Option] = []
-    known = [ledger.layouts[kind.index][option] for option in ledger.requests[kind.index]]
-    for option in options:
-        split = split_streams(kind, option)[0]
-        layouts = kind.layouts(split)
-        if layouts not in known:
-            known.append(layouts)
-            wanted.append(split)
-    ledger.measure((kind, option) for option in wanted)
-    return [option for option in wanted if ledger.cost(kind, option) is not None]
+    wanted: list[tuple[Kind, Option]] = []
+    for kind, some in options:
+        known = [ledger.layouts[kind.index][option] for option in ledger.requests[kind.index]]
+        for option in some:
+            split = split_streams(kind, option)[0]
+            layouts = kind.layouts(split)
+            if layouts not in known:
+                known.append(layouts)
+                wanted.append((kind, split))
+    ledger.measure(wanted)
+    return [(kind, option) for kind, option in wanted if ledger.cost(kind, option) is not None]
 
 
 def _is_near(ledger: Ledger, kind: Kind, option: Option, best: Option) -> bool:
