@@ -159,8 +159,8 @@ def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
 
 @pytest.mark.usefixtures("uncompiled")
 def test_it_counts_what_a_memory_limit_makes_it_measure(clock: Clock, tmp_path: Path) -> None:
-    """Several options with state split further, and what they keep: a third of all programs. They are
-    counted as soon as the first options show that memory counts, not when their stage begins."""
+    """Several options with state split further, and what they keep: a third of all programs. They
+    are counted once the first options show that memory counts, not when their stage begins."""
     told, start, runner = simulated(clock, tmp_path, 8, (4.0, 0.2, 0, 1.0), limit_bytes=1.0)
     names = [runner.names[key] for key in runner.submitted() if "segment" in runner.names[key]]
     again = [name for name in names if "keeps" in name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cfp.blocks import Strategy
 from cfp.profile.explore.combos import Array, Combo
@@ -67,9 +67,16 @@ class Factors:
 
 class OptionExplorer:
     """An `Explorer` of a kind's options. The neighbours see of a segment how its first and its last
-    block are split."""
+    block are split. `limit` is of the options asked for, `among` which of them there are (default:
+    all)."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        limit: int | None = None,
+        among: Callable[[Option], bool] | None = None,
+    ) -> None:
         self._factors = factors = Factors(kind.strategies)
         blocks = kind.extracts[0].blocks.blocks
         near = {(min(a, b.index), max(a, b.index)) for b in blocks for a in b.inputs_from}
@@ -80,13 +87,18 @@ class OptionExplorer:
             joined = factors.join(combo)
             return None if joined is None else count_option(kind, Option(joined))
 
+        def exists(combo: Combo) -> bool:
+            joined = factors.join(combo)
+            return joined is not None and (among is None or among(Option(joined)))
+
         first = factors.split((0,) * len(kind.strategies))
         few = kind.space <= default_limit(factors.sizes)  # all are measured
         space = CombinationSpace(
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
             counts=None if few else Counts(count, factors.sizes, pairs, first),
-            exists=None if factors.complete else lambda combo: factors.join(combo) is not None,
+            exists=None if factors.complete and among is None else exists,
+            limit=limit,
         )
         self._explorer = Explorer(space, pairs=pairs, axes=axes)
 
@@ -98,6 +110,13 @@ class OptionExplorer:
         """Returns how many options will still be asked for: all of a small space; else the search
         stops when nothing promises more, which may be soon."""
         return self._explorer.ahead()
+
+    @property
+    def best(self) -> Option | None:
+        """Returns the fastest option told."""
+        best = self._explorer.best
+        joined = None if best is None else self._factors.join(best)
+        return None if joined is None else Option(joined)
 
     def tell(self, option: Option, time_s: float | None, bound: bool) -> None:
         self._explorer.tell(self._factors.split(option.combo), time_s, bound)

@@ -1,0 +1,63 @@
+"""Steps of other libraries under a memory limit that binds: planned, within it, and verified.
+
+The mesh's only axis splits the batch (`outer_batch`), and activations are most of the memory, so
+that only recomputation saves enough of it. Each model is planned once. All but one have one device,
+where there is no training state to split further, and a third as many programs to measure.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cfp
+from cfp.models import config, make_step
+from cfp.profile import Effort
+from cfp.segments.keep import Keep
+from tests.profile.cases import mesh
+
+from . import MODELS
+
+EFFORT = Effort(warmups=0, repeats=1, wave=8)  # times decide nothing here but which plan is first
+LIMIT = 0.75  # of what data parallel needs: sharded state alone saves a tenth of it at the most
+BATCH = 64
+
+
+def scanned() -> Any:
+    """Layers under `lax.scan`, with dropout."""
+    return make_step(config("gpt", layers=4, hidden=32, heads=4, ffn=128, batch=BATCH, scan=True))
+
+
+STEPS: dict[str, tuple[Callable[[], Any], int]] = {
+    "hf_gpt2": (lambda: MODELS["hf_gpt2"](batch=BATCH), 1),
+    "nnx": (lambda: MODELS["nnx"](batch=BATCH), 1),
+    "equinox": (lambda: MODELS["equinox"](batch=BATCH), 2),
+    "scan": (scanned, 1),
+}
+
+
+@pytest.mark.parametrize(("make", "devices"), STEPS.values(), ids=STEPS)
+def test_it_computes_again_what_does_not_fit(
+    make: Callable[[], Any], devices: int, tmp_path: Path
+) -> None:
+    step, args = make()
+    where = mesh((devices,))
+    whole = cfp.templates.data_parallel(step, *args, mesh=where).memory_bytes()
+    plan = cfp.plan(
+        step,
+        *args,
+        mesh=where,
+        memory_limit=LIMIT * whole,
+        outer_batch=True,
+        audit=False,
+        effort=EFFORT,
+        isolate=False,
+        cache_dir=tmp_path,
+    )
+    assert plan.memory_bytes() <= LIMIT * whole
+    fastest = min(plan.frontier, key=lambda point: point.time_s)
+    assert fastest.memory_bytes > LIMIT * whole, "the limit does not bind"
+    keeps = {segment.keep for segment in plan.segments}
+    assert keeps & {Keep.CONTRACTIONS, Keep.INPUTS}
+    cfp.verify(step, *args, plan=plan)
