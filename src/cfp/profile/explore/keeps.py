@@ -4,7 +4,8 @@ Less, where memory may bind; more, where the step computes things again itself (
 then keeping them may be faster. In both cases only of the options of the leading plans, those that
 a search in what was measured so far finds: what is in none of these is in no plan that computes
 something again either, since that takes longer. A level is measured where it keeps clearly less
-than the level before it.
+than the level before it. A step's own `jax.checkpoint` is no such level: XLA's compiler for CPUs
+undoes it outside of loops, and then only our own levels save memory.
 """
 
 from __future__ import annotations
@@ -75,11 +76,13 @@ def allowed(kind: Kind, option: Option, recompute: Recompute) -> bool:
 def _worthwhile(kind: Kind, option: Option, binds: bool, recompute: Recompute) -> Iterator[Option]:
     extract = kind.extracts[0]
     levels = kind.levels
+    most = option
     if Keep.ALL in levels and recompute is not Recompute.AS_WRITTEN:
-        yield replace(option, keep=Keep.ALL)
+        most = replace(option, keep=Keep.ALL)  # a compiler may make that of the step as written
+        yield most
     if not binds or recompute is not Recompute.AUTO:
         return
-    least = held_bytes(extract, kind.layouts(option)[0])
+    least = held_bytes(extract, kind.layouts(most)[0])
     for keep in (Keep.CONTRACTIONS, Keep.INPUTS):
         if keep in levels:
             one = replace(option, keep=keep)
