@@ -50,12 +50,13 @@ from cfp.cluster import Team
 from cfp.layouts.state import State
 from cfp.models import config, make_step
 from cfp.profile import Effort
-from cfp.profile.api import open_campaign
+from cfp.profile.api import Manner, open_campaign
 from cfp.profile.explore.streams import split_streams
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.profiler import IDLE
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.requests import idle_request
 from cfp.profile.runners.shared_decision import decide_together
 from cfp.report import TerminalProgress
@@ -141,10 +142,8 @@ def beside(kind: Kind, option: Option) -> list[Option]:
 def measuring(
     store: Path, kind: Kind, mesh: Mesh, team: Team | None, effort: Effort
 ) -> Iterator[Ledger]:
-    progress = TerminalProgress(Console(stderr=True))
-    with open_campaign(
-        mesh, cache_dir=store, effort=effort, progress=progress, team=team
-    ) as campaign:
+    manner = Manner(effort=effort, progress=TerminalProgress(Console(stderr=True)))
+    with open_campaign(mesh, cache_dir=store, manner=manner, team=team) as campaign:
         ledger = Ledger(campaign, mesh, [kind], ())
         few, many = (idle_request(campaign.machine, mesh, count) for count in IDLE)
         campaign.set_overhead(few, many)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,8 @@ from cfp.plan import Plan
 from cfp.plan.assemble import assemble_plan
 from cfp.profile.explore.streams import split_streams
 from cfp.profile.programs.boundary import find_interfaces
-from cfp.profile.programs.kinds import Kind, Option, find_kinds
+from cfp.profile.programs.find_kinds import find_kinds
+from cfp.profile.programs.kinds import Kind, Option
 from cfp.segments.keep import Keep
 from tests.plan.steps import mesh_of, mlp_args, mlp_step
 from tests.plan.test_recompute import arguments as residual_args
@@ -129,7 +131,8 @@ def test_it_says_by_hand_what_shardings_do_not(
     names: dict[str, object] = {}
     exec(text, names)
     assert names["AXES"] == {"x": 2, "y": 2}
-    golden("snippet_by_hand.txt", text[: text.index("import math")])
+    above = text[: text.index("import math")]
+    golden("snippet_by_hand.txt", re.sub(r"(test_recompute\.py):\d+", r"\1:LINE", above))
     plan.save(tmp_path / "plan.json")
     said = CliRunner().invoke(cli, ["export", str(tmp_path / "plan.json")])
     assert said.stdout == text

@@ -124,7 +124,9 @@ def simulated(
 
     with Store.open(folder) as store:
         budget = Budget.of(None).followed_by(full_steps, 0)
-        campaign = new_campaign(MACHINE, runner, store, Manner(USUAL, told, budget))
+        campaign = new_campaign(
+            MACHINE, runner, store, Manner(effort=USUAL, progress=told, budget=budget)
+        )
         scope = Scope(states=tuple(State), memory_limit_bytes=limit_bytes)
         leads = None if limit_bytes is None else leading
         profile = measure_segments(campaign, analysis, mesh_of(2, 2), scope, leads)

@@ -98,9 +98,8 @@ class OptionExplorer:
             interface=lambda combo: (combo[:axes], combo[-axes:]),
             counts=None if few else Counts(count, factors.sizes, pairs, first),
             exists=None if factors.complete and among is None else exists,
-            limit=limit,
         )
-        self._explorer = Explorer(space, pairs=pairs, axes=axes)
+        self._explorer = Explorer(space, pairs=pairs, axes=axes, limit=limit)
 
     def ask(self, count: int) -> list[Option]:
         asked = [self._factors.join(combo) for combo in self._explorer.ask(count)]
