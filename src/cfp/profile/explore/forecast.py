@@ -25,6 +25,7 @@ from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead
 from cfp.profile.programs.kinds import Kind, Option
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
+BEST_ALONE = 2  # more of them where memory may decide: the best plan's, and those of the next best
 LEADING_RESHARDINGS = 2.0  # for every boundary, between the fastest options; many lie alike
 ALL_RESHARDINGS = 3.0  # for every boundary, at the most: too many make the estimate too wide
 SPLIT_FURTHER = len(State) - 1  # ways of training state besides following the blocks
@@ -115,8 +116,10 @@ def _programs(
     name = f"segment {kind.index}"
     if kind.chained is None:
         return {name: count}
-    alone = ALONE * (len(State) if further.tight else 1) if stage < Stage.ALONE else 0
-    return {f"chained {name}": count, name: Ahead(alone, alone)}
+    alone = Ahead(0, 0)
+    if stage < Stage.ALONE:  # where memory may decide, the best plan's, which may change
+        alone = Ahead(ALONE, ALONE + BEST_ALONE if further.tight else ALONE)
+    return {f"chained {name}": count, name: alone}
 
 
 def _reshardings(stage: Stage, boundaries: int) -> Ahead:
