@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, Mesh
 
 import cfp
@@ -28,6 +30,25 @@ KINDS = (AxisType.Auto, AxisType.Explicit)
 # other meshes, each with the habit that is planned and verified there: that takes seconds, so that
 # the other habits are trained there under a template
 OTHER_MESHES = {(1,): "nnx_live", (2, 2): "plain_accumulating"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """JAX keeps what it compiles in a folder, as for users who start again. That saves every second
+    compilation here: a step that is made anew, and arguments that nobody has placed, are new to
+    `jax.jit` and give a program that is not."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,  # loading takes half of that
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    compilation_cache.reset_cache()  # JAX looks at the setting once, when it first compiles
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize("habit", STEPS)
