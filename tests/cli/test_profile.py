@@ -43,6 +43,10 @@ def deeper():
 
 def wider():
     return make(4, 32)
+
+def varied():
+    widths = [16, 32, 48, 64, 80]
+    return step, ([jnp.ones(pair) for pair in zip(widths, widths[1:])], jnp.ones((16, 16)))
 """
 ROOT = Path(__file__).parents[2]
 TITLE = re.compile(
@@ -198,8 +202,9 @@ def count(folder: Path) -> int:
 
 
 def test_ctrl_c(project: Path, tmp_path: Path) -> None:
+    """The step has layers of several widths, so that it is not all measured before the signal."""
     options = ("--mesh", 2, "--cache-dir", tmp_path, "--json")
-    with start(project, "project:make_step", *options) as process:
+    with start(project, "project:varied", *options) as process:
         assert until(lambda: count(tmp_path) >= 1, 60)
         workers = children(process)
         assert workers
@@ -215,7 +220,7 @@ def test_ctrl_c(project: Path, tmp_path: Path) -> None:
     said = "cfp: Interrupted. {} measurements are kept: the same command goes on from there."
     # the last one is written before it is counted
     assert err.splitlines()[-1] in (said.format(kept), said.format(kept - 1))
-    document = json.loads(run(project, "project:make_step", *options)[0])
+    document = json.loads(run(project, "project:varied", *options)[0])
     assert document["complete"]
     assert document["loaded"] == kept
     assert document["compiled"] <= count(tmp_path) - kept + 1  # the anchor
