@@ -7,7 +7,7 @@ On cells of `bench.throughput` and of `bench.plan_quality`, both versions plan w
 each from a store of its own, one after the other. Each then runs its plan in turn with the
 templates, because a plan file need not load in another version. What is compared is
 
-    to the best template   the plan's time / the fastest template's, round by round: the median
+    to the best template   the plan's time / the fastest template's, medians of the same rounds
 
 which does not depend on how fast the machine was at the time. `bench/results/versions.md` is
 written. The clusters need root; stopped, it goes on where it was (`--store`).
@@ -24,14 +24,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.cluster.run import run
 from bench.cluster.spec import read_spec
 from bench.clustered import Cell
 from bench.environment import made_by
 from bench.throughput.__main__ import XLA_FLAGS
-from cfp.profile.measure.confidence import Judgement, judge
 
 OUT = Path(__file__).parent / "results" / "versions.md"
 HERE = Path(__file__).parents[1]
@@ -55,18 +53,29 @@ BUDGET, ROUNDS = "90s", 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A version's plan of a cell: seconds of its step, round by round, and of each template's."""
+class Step:
+    """Seconds of a full step: the median of the rounds, and the interval that it lies in."""
 
-    ours_s: list[float]
-    others_s: dict[str, list[float]]
+    time_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A version's plan of a cell, and the templates that ran in turn with it."""
+
+    ours: Step
+    others: dict[str, Step]
 
     @property
     def best(self) -> str:
-        return min(self.others_s, key=lambda name: sorted(self.others_s[name])[ROUNDS // 2])
+        return min(self.others, key=lambda name: self.others[name].time_s)
 
-    def judge(self) -> Judgement:
-        return judge(self.ours_s, self.others_s[self.best])
+    @property
+    def ratio(self) -> float:
+        """Returns the plan's time to the fastest template's."""
+        return self.ours.time_s / self.others[self.best].time_s
 
 
 def main() -> None:
@@ -103,9 +112,12 @@ def measure(cell: Cell, tree: Path, store: Path, budget: str) -> Outcome:
         execute(cell, tree, ["compare", *cell.options(), *words], scratch)
         scratch.replace(compared)
     rows = {one["name"]: one for one in json.loads(compared.read_text())["plans"]}
-    ours = rows.pop(str(plan))
-    ran = {name: one["runs_s"] for name, one in rows.items() if one["failed"] is None}
-    return Outcome(ours["runs_s"], ran)
+    steps = {
+        name: Step(one["time_s"], one["low_s"], one["high_s"])
+        for name, one in rows.items()
+        if one["failed"] is None
+    }
+    return Outcome(steps.pop(str(plan)), steps)
 
 
 def execute(cell: Cell, tree: Path, words: Sequence[str], output: Path) -> None:
@@ -132,9 +144,8 @@ def render(
         f"{made_by('bench.versions')}",
         "",
         f"Before is {commit(trees['before'])}, after is {commit(trees['after'])}. Each plan had "
-        f"{budget}. The ratio is the plan's time to that of the fastest of {', '.join(TEMPLATES)}, "
-        f"by the median of {ROUNDS} rounds; each end of its interval is wrong one time in "
-        "twenty.",
+        f"{budget}. Milliseconds are medians of {ROUNDS} rounds, in brackets the interval that they "
+        f"lie in (95 %). The ratio is to the fastest of {', '.join(TEMPLATES)} in the same rounds.",
         "",
         "| where | mesh | model | batch | before: step ms | to the best template | "
         "after: step ms | to the best template | after / before |",
@@ -142,30 +153,21 @@ def render(
     ]
     changes = []
     for cell, both in found.items():
-        judged = {name: outcome.judge() for name, outcome in both.items()}
-        change = told(judged["after"].ratio) / told(judged["before"].ratio)
-        changes.append(change)
+        changes.append(both["after"].ratio / both["before"].ratio)
         parts = [cell.cluster, cell.mesh, cell.model, str(cell.batch)]
-        for name, outcome in both.items():
-            one = judged[name]
-            parts.append(f"{sorted(outcome.ours_s)[len(outcome.ours_s) // 2] * 1e3:.0f}")
-            interval = f"{told(one.low):.3f}-{told(one.high):.3f}"
-            parts.append(f"{told(one.ratio):.3f} ({interval}, {outcome.best})")
-        lines.append("| " + " | ".join([*parts, f"{change:.3f}"]) + " |")
+        for outcome in both.values():
+            low, mid, high = (
+                f"{one * 1e3:.0f}"
+                for one in (outcome.ours.low_s, outcome.ours.time_s, outcome.ours.high_s)
+            )
+            parts += [f"{mid} ({low}-{high})", f"{outcome.ratio:.3f} ({outcome.best})"]
+        lines.append("| " + " | ".join([*parts, f"{changes[-1]:.3f}"]) + " |")
     mean = math.exp(sum(map(math.log, changes)) / len(changes))
-    lines += [
-        "",
-        f"Geometric mean of the last column: {mean:.3f}; below 1 the new plans are faster.",
-    ]
+    lines += ["", f"Geometric mean of the last column: {mean:.3f}; below 1 is faster."]
     return "\n".join(lines) + "\n"
 
 
-def told(number: float | None) -> float:
-    assert number is not None, f"{ROUNDS} rounds bound a ratio"
-    return number
-
-
-def commit(tree: Path) -> Any:
+def commit(tree: Path) -> str:
     command = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
