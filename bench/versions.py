@@ -144,7 +144,7 @@ def render(
         f"{made_by('bench.versions')}",
         "",
         f"Before is {commit(trees['before'])}, after is {commit(trees['after'])}. Each plan had "
-        f"{budget}. Milliseconds are medians of {ROUNDS} rounds, in brackets the interval that they "
+        f"{budget}. Milliseconds are medians of {ROUNDS} rounds, in brackets the interval they "
         f"lie in (95 %). The ratio is to the fastest of {', '.join(TEMPLATES)} in the same rounds.",
         "",
         "| where | mesh | model | batch | before: step ms | to the best template | "

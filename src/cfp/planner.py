@@ -28,7 +28,7 @@ from cfp.plan.build import analyze_for
 from cfp.plan.evidence import Evidence, FailedProgram, Links, Spent
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
-from cfp.planning.choose import Chooser, Chosen
+from cfp.planning.choose import Chooser, Chosen, NothingFits
 from cfp.planning.kept import KeptPlans, key_of_plan
 from cfp.planning.kinds import measured_kinds
 from cfp.planning.leading import leading_plans
@@ -182,15 +182,12 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         team=team,
         network=task.network,
     ) as campaign:
-        profile = watch.timed(
-            "measuring segments and reshardings",
-            lambda: profile_segments(task, analysed, campaign),
-        )
-        telling.stage("searching")
-        proposals = watch.timed("searching", lambda: search(task, analysed, profile))
-        chosen = watch.timed(
-            "running full steps", lambda: audit(task, analysed, proposals, campaign)
-        )
+        try:
+            proposals, chosen = choose(task, analysed, campaign, watch)
+        except NothingFits as nothing:
+            if not nothing.missed_bytes:
+                raise
+            proposals, chosen = choose(task, analysed, campaign, watch, nothing.missed_bytes)
     evidence = gather_evidence(proposals, chosen, campaign, watch.spent())
     levels = campaign.machine.levels(task.mesh.axis_names)
     network = () if task.network is None else task.network.notes(campaign.machine.device_kind)
@@ -230,11 +227,30 @@ def full_steps(options: Options, analysed: Analysed) -> tuple[int, int]:
     return (options.audited, 2 + beside) if options.audited else (0, 0)
 
 
-def profile_segments(task: Task, analysed: Analysed, campaign: Campaign) -> Profile:
-    """Measures the segments and reshardings that may matter."""
+def choose(
+    task: Task, analysed: Analysed, campaign: Campaign, watch: Stopwatch, missed_bytes: int = 0
+) -> tuple[Proposals, Chosen]:
+    """Measures, searches and runs full steps. `missed_bytes` is what plans were found to need
+    beyond their prediction: options are measured that save as much, where none fitted before."""
+    profile = watch.timed(
+        "measuring segments and reshardings",
+        lambda: profile_segments(task, analysed, campaign, missed_bytes),
+    )
+    campaign.progress.stage("searching")
+    proposals = watch.timed("searching", lambda: search(task, analysed, profile))
+    chosen = watch.timed("running full steps", lambda: audit(task, analysed, proposals, campaign))
+    return proposals, chosen
+
+
+def profile_segments(
+    task: Task, analysed: Analysed, campaign: Campaign, missed_bytes: int = 0
+) -> Profile:
+    """Measures the segments and reshardings that may matter where predictions of memory are too low
+    by `missed_bytes`."""
+    limit = task.options.limit_bytes(task.mesh)
     scope = Scope(
         exhaustive=task.options.exhaustive,
-        memory_limit_bytes=task.options.limit_bytes(task.mesh),
+        memory_limit_bytes=None if limit is None else limit - missed_bytes,
         outer=analysed.outer,
         recompute=task.options.recomputing,
     )

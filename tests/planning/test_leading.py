@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import jax.numpy as jnp
 import pytest
 
 import cfp
+from cfp import planner
 from cfp.errors import CfpError
 from cfp.plan import Plan
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
 from cfp.profile.explore.keeps import MOST
 from cfp.profile.explore.scope import Recompute
+from cfp.profile.measure import costs
+from cfp.profile.measure.memory import MemoryUse
 from cfp.search import Solver
 from cfp.search.compose import compose
 from cfp.segments.keep import Keep
@@ -64,6 +68,33 @@ def test_a_limit_that_binds_makes_some_segments_compute_again(
     cfp.verify(step, *arguments(), plan=plan)
     with pytest.raises(CfpError, match="No plan fits"):
         planned(store, memory_limit=least, recompute="as written")
+
+
+def test_levels_are_measured_where_no_plan_needs_as_little_as_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By predictions that are too low the limit does not bind, so that no level is measured. Then
+    none of the steps fits, and what they miss the limit by is known."""
+    tried: list[int] = []
+    profile_segments, memory_use = planner.profile_segments, costs.memory_use
+
+    def watched(task: Any, analysed: Any, campaign: Any, missed_bytes: int) -> Any:
+        tried.append(missed_bytes)
+        return profile_segments(task, analysed, campaign, missed_bytes)
+
+    def too_low(*of: Any) -> MemoryUse:
+        found = memory_use(*of)
+        return replace(found, activation_bytes=found.activation_bytes // 2, scratch_bytes=0)
+
+    monkeypatch.setattr(planner, "profile_segments", watched)
+    monkeypatch.setattr(costs, "memory_use", too_low)
+    least = plan_with(Keep.INPUTS).memory_bytes()
+    limit = (least + plan_with(Keep.AS_WRITTEN).memory_bytes()) // 2
+    plan = planned(tmp_path, memory_limit=limit)
+    assert tried[0] == 0
+    assert tried[1] > 0
+    assert plan.memory_bytes() <= limit
+    assert {Keep.CONTRACTIONS, Keep.INPUTS} & {segment.keep for segment in plan.segments}
 
 
 def checkpointed(w: Any, x: Any) -> Any:

@@ -31,6 +31,15 @@ WORTHWHILE = 0.01  # of the limit: a smaller correction changes nothing
 CLEARLY_LESS = 0.9  # of the memory: what is worth a difference in time that nobody can measure
 
 
+class NothingFits(CfpError):
+    """No measured plan fits. `missed_bytes` is how much more than predicted one of them needs, at
+    most: less memory was thought to be short, and what would save it was perhaps not measured."""
+
+    def __init__(self, message: str, missed_bytes: int) -> None:
+        super().__init__(message)
+        self.missed_bytes = missed_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """`steps` are all that were measured to choose, `confirmed` are on fresh rounds; the chosen one
@@ -208,9 +217,15 @@ class Chooser:
             ways += " or memory_limit, or use more devices"
         if not self.proposals.analysis.graph.donated:
             ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
-        return CfpError(
+        missed = [
+            tried.memory_bytes - tried.proposal.point.memory_bytes
+            for tried in self._tried.values()
+            if tried.memory_bytes is not None
+        ]
+        return NothingFits(
             f"No plan fits {bytes_text(self.limit)} per device: the smallest needs "
-            f"{bytes_text(needs)} ({self.proposals.show(smallest)}). {ways}."
+            f"{bytes_text(needs)} ({self.proposals.show(smallest)}). {ways}.",
+            max([0, *missed]),
         )
 
     def _unchecked(self, best: _Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:

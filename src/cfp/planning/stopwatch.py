@@ -16,17 +16,19 @@ class Stopwatch:
 
     def __init__(self, start: float) -> None:
         self._start = start
-        self._spent: list[Spent] = []
+        self._spent: dict[str, float] = {}
 
     def timed(self, stage: str, run: Callable[[], T]) -> T:
-        """Runs a stage and returns what it returns."""
+        """Runs a stage and returns what it returns. A stage that runs again, or that ends with an
+        error, counts with all that it took."""
         start = time.monotonic()
-        found = run()
-        self._spent.append(Spent(stage, time.monotonic() - start))
-        return found
+        try:
+            return run()
+        finally:
+            self._spent[stage] = self._spent.get(stage, 0.0) + time.monotonic() - start
 
     def spent(self) -> tuple[Spent, ...]:
         """Returns the stages so far, and all else since the start."""
-        known = sum(one.seconds for one in self._spent)
-        rest_s = max(time.monotonic() - self._start - known, 0.0)
-        return (*self._spent, Spent("all else", rest_s))
+        rest_s = max(time.monotonic() - self._start - sum(self._spent.values()), 0.0)
+        stages = (Spent(stage, seconds) for stage, seconds in self._spent.items())
+        return (*stages, Spent("all else", rest_s))
