@@ -167,7 +167,8 @@ class _Profiler:
             return
         self.campaign.check_time()
         self.campaign.progress.stage("counting what options send")
-        explorers = {kind.index: OptionExplorer(kind) for kind in self.kinds}
+        hurried = self.campaign.budget.limited
+        explorers = {kind.index: OptionExplorer(kind, hurried=hurried) for kind in self.kinds}
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))
         while True:

@@ -12,11 +12,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfp.profile import Option
 from cfp.profile.explore.combos import Array, Rows, combos_of
 from cfp.profile.explore.explorer import Combo, Explorer
-from cfp.profile.explore.factors import Factors
+from cfp.profile.explore.factors import Factors, OptionExplorer
 from cfp.profile.explore.space import CombinationSpace
+from cfp.profile.programs.find_kinds import find_kinds
 from tests.profile.explore.replay import Known, Table, explore, synthesise
+from tests.profile.steps import analysed
 
 SPLITS = (0, 1, 2)
 Strategies = list[list[tuple[int | None, ...]]]
@@ -244,3 +247,15 @@ def test_splits_of_which_axes_exclude_each_other() -> None:
     times = {combo: 1.0 + sum(3**i * split for i, split in enumerate(combo)) for combo in there}
     explore(explorer, Table((3,) * 4, times, times))
     assert explorer.best == min(there, key=times.__getitem__)
+
+
+def test_in_a_hurry_what_sends_least_comes_first() -> None:
+    """Two products whose weights are larger than their activations: with a budget, splitting the
+    weights between them is measured before anything that sends the gradients of weights."""
+    (kind,) = find_kinds(analysed(layers=2, width=64))
+    explorer = OptionExplorer(kind, hurried=True)
+    explorer.tell(Option((0, 0)), 1.0, False)
+    (first,) = explorer.ask(1)
+    output_features, input_features = (1,), (2,)
+    chosen = [kind.strategies[block][number] for block, number in enumerate(first.combo)]
+    assert chosen == [output_features, input_features]

@@ -68,7 +68,8 @@ class Factors:
 class OptionExplorer:
     """An `Explorer` of a kind's options. The neighbours see of a segment how its first and its last
     block are split. `limit` is of the options asked for, `among` which of them there are (default:
-    all)."""
+    all). Where one is `hurried`, not all of a small space may be measured either: counts of what
+    options send then say which come first."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class OptionExplorer:
         *,
         limit: int | None = None,
         among: Callable[[Option], bool] | None = None,
+        hurried: bool = False,
     ) -> None:
         self._factors = factors = Factors(kind.strategies)
         blocks = kind.extracts[0].blocks.blocks
@@ -92,11 +94,11 @@ class OptionExplorer:
             return joined is not None and (among is None or among(Option(joined)))
 
         first = factors.split((0,) * len(kind.strategies))
-        few = kind.space <= default_limit(factors.sizes)  # all are measured
+        all_measured = kind.space <= default_limit(factors.sizes) and not hurried
         space = CombinationSpace(
             factors.sizes,
             interface=lambda combo: (combo[:axes], combo[-axes:]),
-            counts=None if few else Counts(count, factors.sizes, pairs, first),
+            counts=None if all_measured else Counts(count, factors.sizes, pairs, first),
             exists=None if factors.complete and among is None else exists,
         )
         self._explorer = Explorer(space, pairs=pairs, axes=axes, limit=limit)
