@@ -10,7 +10,6 @@ audit      the best few as full steps: their real memory and time
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,16 +24,14 @@ from cfp.layouts import AnyMesh, Layout, auto_mesh, real_mesh
 from cfp.links import Network
 from cfp.plan import Plan
 from cfp.plan.build import analyze_for
-from cfp.plan.evidence import Evidence, FailedProgram, Links, Spent
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
 from cfp.planning.choose import Chooser, Chosen, NothingFits
+from cfp.planning.evidence import Stopwatch, gather_evidence
 from cfp.planning.kept import KeptPlans, key_of_plan
-from cfp.planning.kinds import measured_kinds
 from cfp.planning.leading import leading_plans
 from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
-from cfp.planning.stopwatch import Stopwatch
 from cfp.profile import Profile, Progress
 from cfp.profile.api import Manner, check_network, open_campaign
 from cfp.profile.explore.keeps import Leading
@@ -44,10 +41,7 @@ from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
 from cfp.profile.runners.shared_decision import decide_together
-from cfp.segments.fill import SEED
 from cfp.templates.by_name import make_templates
-from cfp.training.flops import model_flops
-from cfp.training.peaks import peak_flops, product_dtype
 
 NO_SEQUENCE = (
     "Sequence dims were not tried: the batch divides by the whole mesh, and splitting that divides "
@@ -279,40 +273,6 @@ def audit(task: Task, analysed: Analysed, proposals: Proposals, campaign: Campai
     limit = task.options.limit_bytes(task.mesh)
     count = task.options.audited
     return Chooser(proposals, campaign, limit, count, analysed.templates).choose()
-
-
-def gather_evidence(
-    proposals: Proposals, chosen: Chosen, campaign: Campaign, spent: tuple[Spent, ...]
-) -> Evidence:
-    """Returns the numbers that justify a plan."""
-    graph = proposals.analysis.graph
-    return Evidence(
-        memory_limit_bytes=chosen.limit_bytes,
-        slack_bytes=chosen.proposal.slack_bytes,
-        seed=SEED,
-        seconds=time.monotonic() - campaign.budget.start,
-        programs=campaign.compiled + campaign.loaded,
-        loaded=campaign.loaded,
-        ran=campaign.ran,
-        taken_over=campaign.taken_over,
-        start_s=proposals.start_s,
-        segments=proposals.segments(chosen.proposal.point),
-        frontier=proposals.frontier(),
-        steps=chosen.steps,
-        confirmed=chosen.confirmed,
-        failed=tuple(
-            FailedProgram(one.name, one.failed or "", one.key not in campaign.passing)
-            for one in campaign.failures()
-        ),
-        links=None
-        if campaign.network is None
-        else Links.of(campaign.network, campaign.machine.stand_ins),
-        kinds=measured_kinds(proposals.analysis, proposals.profile, chosen.proposal.options),
-        spent=spent,
-        missing=proposals.profile.missing,
-        flops=model_flops(graph),
-        peak_flops=peak_flops(campaign.machine.device_kind, product_dtype(graph)),
-    )
 
 
 def notes_of(analysis: Analysis) -> tuple[str, ...]:

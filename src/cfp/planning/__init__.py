@@ -8,7 +8,7 @@ proposals     the search's answers as plans, with what is predicted of them
 audit         full steps under plans, run on the devices, and what they show
 choose        from proposals to one plan: their steps decide
 check         whether a plan still fits its step
-stopwatch     where planning spends its time
-kinds         what was measured of every distinct segment, as evidence
+evidence      the numbers that justify a plan, and where planning spends its time
 compare       plans measured against each other
+scaling       one step planned for several numbers of devices
 """

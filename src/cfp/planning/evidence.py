@@ -1,12 +1,16 @@
-"""What was measured of every distinct segment, as evidence of the plan that was chosen."""
+"""The numbers that justify a plan: what was measured of distinct segments and of full steps, and
+where planning spent its time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from cfp.analysis import Analysis
 from cfp.blocks import REPLICATED, Block, Strategy
 from cfp.plan.choice import describe
+from cfp.plan.evidence import Evidence, FailedProgram, Links, Spent
 from cfp.plan.measured_kinds import (
     MOST_OPTIONS,
     MeasuredBlock,
@@ -14,7 +18,72 @@ from cfp.plan.measured_kinds import (
     MeasuredOption,
     short_sent,
 )
+from cfp.planning.choose import Chosen
+from cfp.planning.proposals import Proposals
 from cfp.profile import Option, Profile, SegmentProfile
+from cfp.profile.measure.campaign import Campaign
+from cfp.segments.fill import SEED
+from cfp.training.flops import model_flops
+from cfp.training.peaks import peak_flops, product_dtype
+
+T = TypeVar("T")
+
+
+class Stopwatch:
+    """What each stage takes, from `start` on."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._spent: dict[str, float] = {}
+
+    def timed(self, stage: str, run: Callable[[], T]) -> T:
+        """Runs a stage and returns what it returns. A stage that runs again, or that ends with an
+        error, counts with all that it took."""
+        start = time.monotonic()
+        try:
+            return run()
+        finally:
+            self._spent[stage] = self._spent.get(stage, 0.0) + time.monotonic() - start
+
+    def spent(self) -> tuple[Spent, ...]:
+        """Returns the stages so far, and all else since the start."""
+        rest_s = max(time.monotonic() - self._start - sum(self._spent.values()), 0.0)
+        stages = (Spent(stage, seconds) for stage, seconds in self._spent.items())
+        return (*stages, Spent("all else", rest_s))
+
+
+def gather_evidence(
+    proposals: Proposals, chosen: Chosen, campaign: Campaign, spent: tuple[Spent, ...]
+) -> Evidence:
+    """Returns the numbers that justify a plan."""
+    graph = proposals.analysis.graph
+    return Evidence(
+        memory_limit_bytes=chosen.limit_bytes,
+        slack_bytes=chosen.proposal.slack_bytes,
+        seed=SEED,
+        seconds=time.monotonic() - campaign.budget.start,
+        programs=campaign.compiled + campaign.loaded,
+        loaded=campaign.loaded,
+        ran=campaign.ran,
+        taken_over=campaign.taken_over,
+        start_s=proposals.start_s,
+        segments=proposals.segments(chosen.proposal.point),
+        frontier=proposals.frontier(),
+        steps=chosen.steps,
+        confirmed=chosen.confirmed,
+        failed=tuple(
+            FailedProgram(one.name, one.failed or "", one.key not in campaign.passing)
+            for one in campaign.failures()
+        ),
+        links=None
+        if campaign.network is None
+        else Links.of(campaign.network, campaign.machine.stand_ins),
+        kinds=measured_kinds(proposals.analysis, proposals.profile, chosen.proposal.options),
+        spent=spent,
+        missing=proposals.profile.missing,
+        flops=model_flops(graph),
+        peak_flops=peak_flops(campaign.machine.device_kind, product_dtype(graph)),
+    )
 
 
 def measured_kinds(
