@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfp.layouts.state import State
-from cfp.profile.explore.states import FINALISTS, GAINING
+from cfp.profile.explore.states import FINALISTS, GAINING, NEARLY
 from cfp.profile.measure.budget import EXPLORED, LEFT, LEFT_AT_MOST, FullStep
 from tests.profile.cases import model, two_products
 from tests.profile.fake_runner import Clock, FakeRunner, clock
@@ -45,6 +45,20 @@ def test_of_the_fastest_alone_if_it_gains_nothing(clock: Clock, tmp_path: Path) 
     assert len(found[State.BLOCK]) == 9
     assert found[State.ZERO1] == ["batch, batch (zero1)"]
     assert found[State.FSDP] == ["batch, batch (fsdp)"]
+
+
+@pytest.mark.parametrize("whole_s", [2.2, 2.9])
+def test_of_the_one_with_most_state_if_it_is_nearly_as_fast(
+    clock: Clock, tmp_path: Path, whole_s: float
+) -> None:
+    """The fastest splits both parameters, so that it has no copies to update."""
+    times = {
+        "segment 0: output features, input features": 2.0,
+        "segment 0: batch, batch": whole_s,
+        "segment 0: batch, batch (zero1)": 1.0,
+    }
+    found = options(FakeRunner(clock, {**SLOW, **times}), tmp_path)
+    assert found[State.ZERO1] == (["batch, batch (zero1)"] if whole_s < 2 * NEARLY else [])
 
 
 def test_of_more_if_it_gains(clock: Clock, tmp_path: Path) -> None:
