@@ -38,9 +38,7 @@ def measure_states(ledger: Ledger, scope: Scope, *, thorough: bool) -> None:
         _measure(ledger, [(kind, some[1:GAINING]) for kind, some in gaining], [state])
 
 
-def _fastest_and_largest(
-    ledger: Ledger, kind: Kind, finalists: Sequence[Option]
-) -> Sequence[Option]:
+def _fastest_and_largest(ledger: Ledger, kind: Kind, finalists: list[Option]) -> list[Option]:
     """Returns the fastest option, and the one with most training state on a device among those that
     are nearly as fast, if that is another."""
     costs = {option: ledger.cost(kind, option) for option in finalists}
