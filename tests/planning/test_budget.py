@@ -21,6 +21,7 @@ from cfp import planner
 from cfp.errors import CfpError
 from cfp.plan import Plan
 from cfp.planner import Analysed, Task, analyse, run_stages
+from cfp.planning import evidence
 from cfp.planning.options import Options
 from cfp.profile.api import Manner, new_campaign
 from cfp.profile.measure import campaign as campaign_module
@@ -159,7 +160,7 @@ def simulate(
     monkeypatch.setattr(planner, "open_campaign", open_campaign)
     monkeypatch.setattr(planner, "analyse", lambda task: analysed)
     monkeypatch.setattr(planner, "search", search)
-    monkeypatch.setattr(planner, "time", machine.clock)
+    monkeypatch.setattr(evidence, "time", machine.clock)
     monkeypatch.setattr(Budget, "knowing", knowing)
     monkeypatch.setattr(Plan, "memory_bytes", memory_bytes)
     with contextlib.suppress(CfpError):  # there was no time for the first option of every segment
