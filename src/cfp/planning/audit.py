@@ -72,12 +72,13 @@ def what_they_show(
     named: dict[Verdict, list[str]] = {verdict: [] for verdict in words}
     for measured in (steps, confirmed):
         for step in measured[1:]:
-            verdict = step.beside(measured[0]).verdict
-            if step.name == ALONE and verdict is Verdict.FASTER:
+            found = step.beside(measured[0])
+            verdict = found.verdict
+            if step.name == ALONE and verdict is Verdict.FASTER and found.ratio is not None:
                 yield (
-                    "One device alone is faster than this mesh, "
-                    f"{measured[0].time_s / step.time_s:.2f} times: the step is too small to be "
-                    "split for its speed. Give it a larger batch, or run it on one device."
+                    f"One device alone is faster than this mesh, {1 / found.ratio:.2f} times: the "
+                    "step is too small to be split for its speed. Give it a larger batch, or run "
+                    "it on one device."
                 )
             elif step.runs_s and measured[0].runs_s and verdict in named:
                 named[verdict].append(step.name)
