@@ -14,11 +14,8 @@ demo: $(STAMP)
 		--beside data_parallel,megatron,zero1,fsdp,alpa \
 		--out plan.json
 
-# One worker more than there are cores: many tests wait for processes that they have started.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))')
-
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 # Runs what needs a GPU, on a machine with one and JAX with CUDA. Elsewhere each test says why it is
 # skipped.
