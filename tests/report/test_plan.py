@@ -26,12 +26,13 @@ from cfp.devices import make_mesh, reading_mesh
 from cfp.memory_size import bytes_text
 from cfp.models import config, make_step
 from cfp.plan import Collective, Origin, Plan, Predicted
+from cfp.plan.choice import segments_text
 from cfp.plan.environment import Environment
 from cfp.plan.tensor import PlannedTensor
 from cfp.report import show_plan
 from cfp.report.collectives import collectives_table
 from cfp.report.plan import fold_paths
-from cfp.report.text import segments_text, time_text
+from cfp.report.text import time_text
 
 LAYERS, ACTIVATION = 2, (8, 32, 64)
 HERE = Environment("0.1.0", "0.10", "0.10", "cpu", "cpu", 1)

@@ -12,10 +12,10 @@ It is made of what a plan file holds, so that a plan says the same before and af
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cfp.blocks.words import SplitName, split_stream
-from cfp.plan.choice import BlockChoice, SegmentChoice, alike
+from cfp.plan.choice import BlockChoice, SegmentChoice, alike, segments_text
 from cfp.segments.keep import Keep
 
 WIDTH = 100  # characters of a line
@@ -41,7 +41,7 @@ def by_hand(segments: Sequence[SegmentChoice], axes: Sequence[str]) -> str:
     said: list[str] = []
     streams = False
     for group in alike(segments):
-        choice, places = segments[group[0]], _places(group)
+        choice, places = segments[group[0]], segments_text(group)
         one = len(group) == 1
         if choice.keep is not Keep.AS_WRITTEN:
             who = f"Segment {places} (it" if one else f"Each of segments {places} (the first"
@@ -80,22 +80,6 @@ def _is_stream(name: str) -> bool:
 def _constraint(rows: tuple[str, ...]) -> str:
     spec = repr(rows[0]) if len(rows) == 1 else repr(rows)
     return f"stream = jax.lax.with_sharding_constraint(stream, NamedSharding(mesh, P({spec})))"
-
-
-def _places(group: Sequence[int]) -> str:
-    """Returns `0`, or `1-3, 5`."""
-    return ", ".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in _runs(group)
-    )
-
-
-def _runs(group: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Returns the first and the last of numbers in a row."""
-    start = 0
-    for i, number in enumerate(group):
-        if i + 1 == len(group) or group[i + 1] != number + 1:
-            yield group[start], number
-            start = i + 1
 
 
 def _comment(text: str, code: str | None = None) -> list[str]:

@@ -3,7 +3,7 @@ training state lies, and what is kept for the backward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cfp.analysis import Analysis
@@ -44,6 +44,17 @@ def alike(segments: Sequence[SegmentChoice]) -> list[list[int]]:
         key = (segment.fingerprint, splits, segment.state, segment.keep)
         groups.setdefault(key, []).append(index)
     return list(groups.values())
+
+
+def segments_text(indices: Iterable[int]) -> str:
+    """Returns the indices as ranges: `1-24, 26`."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def choices(

@@ -13,11 +13,10 @@ from rich.table import Table
 
 from cfp.memory_size import bytes_text
 from cfp.plan import Collective, Origin, Plan
-from cfp.plan.choice import alike
+from cfp.plan.choice import alike, segments_text
 from cfp.report.text import (
     add_row,
     new_table,
-    segments_text,
     shape_text,
 )
 

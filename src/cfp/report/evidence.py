@@ -10,6 +10,7 @@ from rich.table import Table
 from cfp.blocks import legend
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
+from cfp.plan.choice import segments_text
 from cfp.plan.evidence import Evidence, FailedProgram, FrontierPoint, SegmentCost
 from cfp.profile.measure.measurement import Provenance
 from cfp.report.steps import StepRow, how_known, measured_steps, step_rows
@@ -18,7 +19,6 @@ from cfp.report.text import (
     line,
     new_table,
     part_text,
-    segments_text,
     time_text,
 )
 

@@ -21,7 +21,7 @@ from cfp.blocks import REPLICATED, legend
 from cfp.layouts import Layout
 from cfp.memory_size import bytes_text
 from cfp.plan import Collective, Plan
-from cfp.plan.choice import alike
+from cfp.plan.choice import alike, segments_text
 from cfp.plan.tensor import PlannedTensor
 from cfp.report.collectives import collectives_table
 from cfp.report.evidence import show_evidence
@@ -34,7 +34,6 @@ from cfp.report.text import (
     line,
     mesh_text,
     new_table,
-    segments_text,
     shape_text,
     spec_text,
     time_text,

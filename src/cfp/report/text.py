@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -113,14 +113,3 @@ def spec_text(layout: Layout, names: Sequence[str]) -> str:
 def mesh_text(plan: Plan) -> str:
     """Returns `x=2, y=4`."""
     return ", ".join(f"{name}={size}" for name, size in plan.mesh.shape.items())
-
-
-def segments_text(indices: Iterable[int]) -> str:
-    """Returns the indices as ranges: `1-24, 26`."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -22,7 +22,7 @@ from cfp.segments.keep import Keep
 
 CLEARLY_LESS = 0.9  # of the bytes that are kept: what saves less is not worth a program, since the
 # compiler's own temporaries vary by as much
-NEAR = 0.9  # of the memory limit, from which on it may bind: predictions are off by 10 % at worst
+NEAR = 0.9  # of the memory limit, from which on it may bind: most predictions are off by less
 MOST = 3  # options of a kind, those of most of the leading plans: each takes two programs or so
 
 

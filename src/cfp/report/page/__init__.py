@@ -30,6 +30,7 @@ from markupsafe import Markup
 from cfp.blocks import MEANING
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
+from cfp.plan.choice import segments_text
 from cfp.plan.plan import known_collectives
 from cfp.planning.scaling import Scaled
 from cfp.profile.measure.measurement import Provenance
@@ -49,7 +50,7 @@ from cfp.report.steps import (
     prediction_error,
     step_rows,
 )
-from cfp.report.text import mesh_text, part_text, segments_text, shape_text, time_text
+from cfp.report.text import mesh_text, part_text, shape_text, time_text
 from cfp.report.verdict import speedups, verdict_lines
 from cfp.writing import write_whole
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cfp.plan import Plan
+from cfp.plan.choice import segments_text
 from cfp.plan.measured_kinds import MeasuredKind
 from cfp.report.page.strip import seed_name
-from cfp.report.text import segments_text
 
 
 def options_data(plan: Plan) -> list[dict[str, Any]]:

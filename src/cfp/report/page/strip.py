@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from cfp.blocks import MEANING, REPLICATED
 from cfp.layouts.state import State
 from cfp.plan import Plan
+from cfp.plan.choice import segments_text
 from cfp.plan.measured_kinds import MeasuredBlock, MeasuredKind
 from cfp.report.plan import fold_seed
-from cfp.report.text import segments_text
 from cfp.segments.keep import Keep
 
 LONGEST_PERIOD = 8  # segments that may repeat together: a search for more finds nothing readable

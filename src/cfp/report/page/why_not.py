@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from cfp.memory_size import bytes_text
 from cfp.plan import Plan
+from cfp.plan.choice import segments_text
 from cfp.plan.evidence import Evidence, MeasuredStep
 from cfp.plan.measured_kinds import MeasuredKind, MeasuredOption
 from cfp.profile.measure.sent import UNKNOWN, Sent
 from cfp.report.page.strip import seed_name
-from cfp.report.text import segments_text, time_text
+from cfp.report.text import time_text
 
 MOST_CAUSES = 4  # collectives shown of one alternative: more do not explain, they list
 
