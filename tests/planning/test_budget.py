@@ -238,6 +238,9 @@ def test_deadlines_follow_from_what_a_full_step_takes() -> None:
     short = without.knowing(FullStep(1.0, 0.1))
     assert short.profiled == pytest.approx(300.0 - LEFT * 200.0)
     assert short.explored == pytest.approx(100.0 + 0.8 * 140.0)
+    middle = FullStep(8.0, 1.0)  # the chosen one is not compiled again to be confirmed
+    runs_s = 3 * (7 * 1.0 + 1.0 + 2.0) + 2 * (17 * 1.0 + 1.0 + 1.0)
+    assert without.knowing(middle).profiled == pytest.approx(300.0 - (4 * 8.0 + runs_s))
     long = without.knowing(FullStep(40.0, 1.0))
     assert long.profiled == pytest.approx(300.0 - LEFT_AT_MOST * 200.0)
     longest = without.knowing(FullStep(120.0, 1.0))

@@ -132,5 +132,7 @@ class Budget:
         if not self.limited or not self.choosing or self.one is None:
             return 0.0
         all_s = self.choosing * self.one.choosing_s + self.confirming * self.one.confirming_s
+        if self.confirming:
+            all_s -= self.one.compile_s  # the chosen one is held compiled (`Campaign.holding`)
         within_s = min(max(all_s, LEFT * self.seconds), LEFT_AT_MOST * self.seconds)
         return min(max(within_s, SURE * self.one.fewest_s), self.seconds)
