@@ -26,7 +26,7 @@ from tests.first_contact.steps import STEPS, UserStep
 
 TRAINED = 3  # steps
 ROUNDING = 2e-3  # of a loss: Adam magnifies rounding, and bf16 has little precision
-# each with steps that donate and steps that do not; the fourth, a donating step on Explicit axes, is
+# axes, and whether the step donates; the fourth of these, a donating step on Explicit axes, is
 # trained on the other meshes
 MANNERS = ((AxisType.Auto, False), (AxisType.Auto, True), (AxisType.Explicit, False))
 # other meshes, each with the habit that is planned and verified there: that takes seconds, so that
