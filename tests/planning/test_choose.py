@@ -284,6 +284,20 @@ def test_a_step_that_needs_more_than_predicted_makes_it_search_again(choosing: C
     assert proposals.limits[:2] == [320, 320 - 60]
 
 
+def test_a_miss_by_a_few_bytes_makes_it_search_again(choosing: Choosing) -> None:
+    chooser, proposals = choosing(needs=(401, 301, 151, 101), limit=300)
+    assert chosen_number(chooser) == 2
+    assert proposals.limits[:2] == [300, 300 - 3], "by a hundredth at least, or it takes too long"
+
+
+def test_where_nothing_else_fits_the_smallest_is_tried(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "ATTEMPTS", 2)
+    assert chosen_number(choosing(needs=(900, 310, 305, 290), limit=300)[0]) == 3
+    assert chosen_number(choosing(fails=[0])[0]) == 3, "the fastest may be out of memory"
+
+
 def test_a_step_that_needs_less_than_predicted_makes_it_search_again(choosing: Choosing) -> None:
     chooser, proposals = choosing(needs=(320, 220, 120, 20), limit=320)
     assert chosen_number(chooser) == 0

@@ -27,7 +27,7 @@ from cfp.profile.measure.full_step import ALONE
 from cfp.profile.measure.rounds import OutOfTime
 
 ATTEMPTS = 4  # searches with the limit corrected: each may take full steps, so there is an end
-WORTHWHILE = 0.01  # of the limit: a smaller correction changes nothing
+WORTHWHILE = 0.01  # of the limit: a smaller correction is not worth a search, if a plan fits
 CLEARLY_LESS = 0.9  # of the memory: what is worth a difference in time that nobody can measure
 
 
@@ -91,7 +91,7 @@ class Chooser:
         with self.campaign.holding():
             with self.campaign.until(self.campaign.budget.chosen()):
                 self._select()
-            fitting = [tried for tried in self._tried.values() if tried.fits(self.limit)]
+            fitting = self._fitting()
             if not fitting:
                 raise self._nothing_fits()
             fastest = min(fitting, key=lambda tried: tried.time_s)
@@ -107,12 +107,13 @@ class Chooser:
         return Chosen(best.proposal, self.limit, steps, confirmed, tuple(notes))
 
     def _select(self) -> None:
-        """Tries what the search proposes, until nothing new comes of it."""
+        """Tries what the search proposes, until nothing new comes of it. Where none of it fits, the
+        plan that is predicted to need least is tried last."""
         allowance = self.limit
         for _ in range(ATTEMPTS):
             found = self.proposals.best(allowance, max(self.count, 1))
-            if not found and (smallest := self.proposals.smallest()) is not None:
-                found = [self.proposals.make(smallest)]  # it may need less than predicted
+            if not found:
+                found = self._smallest()  # it may need less than predicted
             new = [one for one in found if one.point.choice not in self._tried]
             if not new:
                 break
@@ -120,9 +121,24 @@ class Chooser:
             if self.limit is None or allowance is None:
                 break
             corrected = self.limit - self._missed(found)
-            if abs(corrected - allowance) <= WORTHWHILE * self.limit:
+            least = int(WORTHWHILE * self.limit)
+            if not self._fitting():
+                corrected = min(corrected, allowance - least)
+            elif abs(corrected - allowance) <= least:
                 break
             allowance = corrected
+        if self._tried and not self._fitting():
+            last = [one for one in self._smallest() if one.point.choice not in self._tried]
+            if last:
+                self._try(last)
+
+    def _smallest(self) -> list[Proposal]:
+        """Returns the plan that is predicted to need least, if the measurements make any."""
+        smallest = self.proposals.smallest()
+        return [] if smallest is None else [self.proposals.make(smallest)]
+
+    def _fitting(self) -> list[_Tried]:
+        return [tried for tried in self._tried.values() if tried.fits(self.limit)]
 
     def _confirm(self, best: _Tried) -> tuple[MeasuredStep, ...]:
         """Measures the chosen one on fresh rounds, templates beside it; nothing without audit."""
