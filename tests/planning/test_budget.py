@@ -239,7 +239,7 @@ def test_deadlines_follow_from_what_a_full_step_takes() -> None:
     assert short.profiled == pytest.approx(300.0 - LEFT * 200.0)
     assert short.explored == pytest.approx(100.0 + 0.8 * 140.0)
     middle = FullStep(8.0, 1.0)  # the chosen one is not compiled again to be confirmed
-    runs_s = 3 * (7 * 1.0 + 1.0 + 2.0) + 2 * (17 * 1.0 + 1.0 + 1.0)
+    runs_s = (3 + 2) * (7 * 1.0 + 1.0)
     assert without.knowing(middle).profiled == pytest.approx(300.0 - (4 * 8.0 + runs_s))
     long = without.knowing(FullStep(40.0, 1.0))
     assert long.profiled == pytest.approx(300.0 - LEFT_AT_MOST * 200.0)
@@ -254,5 +254,6 @@ def test_what_measuring_a_full_step_takes() -> None:
     """Steps under half a second follow themselves: two runs in a turn."""
     slow, quick = FullStep(5.0, 1.0), FullStep(5.0, 0.1)
     assert slow.fewest_s == pytest.approx(5 + (1 + 3) * 1.0 + 1.0)
-    assert slow.confirming_s == pytest.approx(5 + 17 * 1.0 + 1.0 + 1.0)
-    assert quick.confirming_s == pytest.approx(5 + 17 * 0.2 + 0.1 + 1.0)
+    assert slow.confirming_s == slow.choosing_s == pytest.approx(5 + (1 + 6) * 1.0 + 1.0)
+    assert quick.confirming_s == pytest.approx(5 + (1 + 6) * 0.2 + 0.1)
+    assert quick.choosing_s == pytest.approx(5 + 1 * 0.2 + 2.0 + 0.1), "two seconds are more"

@@ -130,9 +130,7 @@ class _Profiler:
 
     def _first(self) -> None:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
-        one = self._full_step()
-        self.campaign.budget = self.campaign.budget.knowing(one)
-        self.campaign.outlook.expect_each(FULL_STEP, one.choosing_s)
+        self._foresee_full_step()
 
     def _deadline(self, stage: Stage) -> float:
         """Returns when a stage must end. Without a plan nothing follows, so what it takes to have
@@ -142,16 +140,22 @@ class _Profiler:
             return budget.ends
         return budget.explored if stage == Stage.OPTIONS else budget.profiled
 
-    def _full_step(self) -> FullStep:
-        """Returns what one will take, as far as the first option of every segment tells."""
+    def _foresee_full_step(self) -> None:
+        """Tells the budget what a full step will take, as far as the fastest options so far tell:
+        deadlines follow from it."""
         step_s = compile_s = 0.0
         for kind in self.kinds:
             occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
-            step_s += self._takes_s(kind, _first(kind))
+            step_s += self._takes_s(kind, self._fastest(kind))
             in_a_row = 1 if kind.chained is None else 2
             for request in self.ledger.ask(kind, _first(kind)):
                 compile_s += occurrences * self.campaign.known[request.key].compile_s / in_a_row
-        return FullStep(compile_s, step_s)
+        one = FullStep(compile_s, step_s)
+        self.campaign.budget = self.campaign.budget.knowing(one)
+        self.campaign.outlook.expect_each(FULL_STEP, one.choosing_s)
+
+    def _fastest(self, kind: Kind) -> Option:
+        return next(iter(self.ledger.ranked(kind)), _first(kind))
 
     def _explore(self) -> None:
         if self.scope.exhaustive:
@@ -183,19 +187,32 @@ class _Profiler:
                 return
             self.options = [explorers[kind.index].ahead() for kind in self.kinds]
             self._forecast(Stage.OPTIONS)
-            self.ledger.measure(asked)
+            with self.campaign.until(self._deadline(Stage.OPTIONS)):
+                self.ledger.measure(asked)
+            self._foresee_full_step()
             for kind, option in asked:
                 self._tell(explorers[kind.index], kind, option)
 
     def _batches(self) -> list[int]:
         """Returns how many options to try of each segment: with a budget by the share of a step
-        that its occurrences take."""
+        that its occurrences take, or as many as are measured while one option of the segment that
+        takes longest is. What a segment costs its neighbours is not in its own time."""
         if not self.campaign.budget.limited:
             return [BATCH] * len(self.kinds)
-        fastest = [next(iter(self.ledger.ranked(kind)), _first(kind)) for kind in self.kinds]
+        fastest = [*map(self._fastest, self.kinds)]
         times_s = [*map(self._takes_s, self.kinds, fastest)]
+        measuring_s = [*map(self._measuring_s, self.kinds, fastest)]
         total_s = max(sum(times_s), RESOLUTION_S)
-        return [max(1, math.ceil(HURRIED * time_s / total_s)) for time_s in times_s]
+        longest_s = max(measuring_s)
+        return [
+            max(math.ceil(HURRIED * time_s / total_s), min(BATCH, int(longest_s / each_s)))
+            for time_s, each_s in zip(times_s, measuring_s, strict=True)
+        ]
+
+    def _measuring_s(self, kind: Kind, option: Option) -> float:
+        """Returns what it took to measure an option: to compile its programs and to run them."""
+        known = (self.campaign.known[request.key] for request in self.ledger.ask(kind, option))
+        return max(sum(one.compile_s + sum(one.runs_s) for one in known), RESOLUTION_S)
 
     def _takes_s(self, kind: Kind, option: Option) -> float:
         """Returns what a segment takes in a step where all its occurrences choose this option; 0

@@ -57,14 +57,16 @@ class FullStep:
 
     @property
     def confirming_s(self) -> float:
-        """Returns what it takes to measure a step on fresh rounds, compiling it included."""
-        return self.compile_s + self._turns_s(ROUNDS, CONFIRMING_S)
+        """Returns what it takes to measure a step on fresh rounds, compiling it included: on as
+        many as bound its time. Up to `ROUNDS` are run in what is left of the budget."""
+        return self.compile_s + self._turns_s(AGREEING, CONFIRMING_S)
 
     def _turns_s(self, fewest: int, enough_s: float) -> float:
-        """Returns the time of at least `fewest` turns and `enough_s` seconds, of warming up, and of
+        """Returns the time of warming up, of at least `fewest` turns and `enough_s` seconds, and of
         the run whose time shares are recorded."""
         turn_s = runs_in_a_turn(self.run_s) * self.run_s
-        return (WARMUPS + fewest) * turn_s + self.run_s + min(enough_s, MOST_ROUNDS * turn_s)
+        turns_s = max(fewest * turn_s, min(enough_s, MOST_ROUNDS * turn_s))
+        return WARMUPS * turn_s + turns_s + self.run_s
 
 
 @dataclass(frozen=True, slots=True)
