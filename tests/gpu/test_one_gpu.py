@@ -49,7 +49,7 @@ def planned(
     cache = tmp_path_factory.mktemp("store")
     step, args = make_step(config("gpt", "2.6b", layers=4, dtype="bfloat16"), abstract=True)
     mesh = AbstractMesh((8,), ("x",))
-    found = cfp.plan(step, *args, mesh=mesh, links="h200_nvlink", cache_dir=cache, budget="8m")
+    found = cfp.plan(step, *args, mesh=mesh, links="h200_nvlink", cache_dir=cache, budget="90s")
     return found, cache
 
 
@@ -86,7 +86,7 @@ def test_another_mesh_takes_kernels_over(planned: tuple[cfp.Plan, Path]) -> None
     step, args = make_step(config("gpt", "2.6b", layers=4, dtype="bfloat16"), abstract=True)
     mesh = AbstractMesh((2, 4), ("x", "y"))
     links = "h200_nvlink,h200_nvlink"
-    found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="8m")
+    found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="90s")
     assert found.evidence is not None
     assert found.evidence.taken_over > 0
     own = found.evidence.own

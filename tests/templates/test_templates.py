@@ -264,6 +264,15 @@ def test_megatron_with_sequence_parallelism() -> None:
     cfp.verify(step, *args, plan=split)
 
 
+@pytest.mark.parametrize("name", templates.__all__)
+def test_a_mesh_without_devices_has_the_same_template(name: str) -> None:
+    make = getattr(templates, name)
+    step, args = model("gpt")
+    here = make(step, *args, mesh=mesh_of(2, 2))
+    there = make(step, *args, mesh=jax.sharding.AbstractMesh((2, 2), ("x", "y")))
+    assert [t.layout for t in there.arguments] == [t.layout for t in here.arguments]
+
+
 def test_one_long_example_is_split_by_its_positions() -> None:
     step, args = model("gpt", batch=1, seq=64)
     plan = templates.megatron_sp(step, *args, mesh=mesh_of(4))

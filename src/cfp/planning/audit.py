@@ -99,7 +99,7 @@ def _why_not_alone(plan: Plan, takes_s: float, limit: int | None, *, shared: boo
     if not shared and predicted is not None and predicted.compute_s is not None:
         about_s = plan.mesh.size * predicted.compute_s
         if about_s > FAR * takes_s:
-            return f"it would compute for about {about_s:.3g} s"
+            return f"it would compute about {about_s / takes_s:.0f} times as long"
     return None
 
 

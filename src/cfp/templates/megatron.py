@@ -58,7 +58,7 @@ def megatron(
     ]
     name = "megatron"
     if sequence_parallel:
-        name, shape = "megatron_sp", mesh.devices.shape
+        name, shape = "megatron_sp", mesh.axis_sizes
         pairs = zip(analysis.blocks, strategies, strict=True)
         strategies = [_split_stream(block, strategy, tensor, shape) for block, strategy in pairs]
     return build_plan(step, analysis, mesh, strategies, name=name, pins=pins)

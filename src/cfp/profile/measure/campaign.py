@@ -1,9 +1,9 @@
 """Measures programs: looks them up, compiles what is missing, runs it, writes it down.
 
-Programs go in waves. A wave is compiled in parallel and then runs in turn (`rounds`). Where devices
-and compiler share the cores (CPU) nothing compiles meanwhile; elsewhere the next wave is given to
-the compiler with it, so that neither threads nor devices wait. A measurement is in the store as
-soon as its wave ends.
+Programs go in waves. A wave is compiled in parallel and then runs in turn (`rounds`). Where the
+compiler needs the devices (a CPU's cores; a GPU, on which XLA tries kernels) nothing compiles
+meanwhile; elsewhere the next wave is given to the compiler with it, so that neither threads nor
+devices wait. A measurement is in the store as soon as its wave ends.
 
 A program that is at work when the worker dies or hangs is tried once more, alone; then it counts as
 failed, with the reason. What else was in its wave is done again. The failure is stored where every

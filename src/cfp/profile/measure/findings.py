@@ -4,7 +4,8 @@ Drifts are stored relative to the anchor's first measurement, which may have bee
 the median over all waves of programs is the usual one. And the anchor's few runs vary. On a noisy
 machine they vary more than it drifts, and to divide times by such drifts would add noise to them:
 so the share of what drifts differ by that is chance is taken out of each (`UsualDrift`). `settle`
-finds the usual drift, and from then on `known` is relative to it.
+finds the usual drift, and from then on `known` is relative to it, but for times of the device: the
+anchor's are the host's, which is slow and fast by itself.
 
 With a network, the device stands in for others: what is stored is what was measured, with the
 program's schedule, and `known` is its replay on the network. So another network needs no new runs.
@@ -49,6 +50,7 @@ class Findings:
     def __post_init__(self) -> None:
         self._usual_drift = UsualDrift()
         self._drifts: dict[str, float] = {}  # as stored
+        self._by_host: set[str] = set()  # whose times are by the host's clock
         self._ran_s: dict[str, float] = {}  # what a run took here, whatever a network adds
         self._best: dict[str, float] = {}  # the least time by group of requests
 
@@ -91,6 +93,7 @@ class Findings:
         self.loaded -= loaded
         for key in keys:
             del self.known[key]
+        self._by_host.difference_update(keys)
 
     def write(self, request: Request, measurement: Measurement) -> None:
         """Notes a measurement here and in the store."""
@@ -112,8 +115,9 @@ class Findings:
         self._usual_drift.settle()
         slower = self._usual_drift.usual / before
         self._best = {group: best_s * slower for group, best_s in self._best.items()}
-        for key, known in self.known.items():
-            self.known[key] = replace(known, drift=self._usual_drift.drift(self._drifts[key]))
+        for key in self._by_host:
+            drift = self._usual_drift.drift(self._drifts[key])
+            self.known[key] = replace(self.known[key], drift=drift)
 
     def _tell(self, request: Request) -> None:
         self.progress.measured(self.known[request.key], self._best.get(request.group))
@@ -128,6 +132,9 @@ class Findings:
         elif self.machine.platform == "gpu" and not request.by_host:
             found = ran.on_device()
         self.known[request.key] = found
+        self._by_host.discard(request.key)
+        if found is ran:
+            self._by_host.add(request.key)
         if ran.failed is None:
             self._ran_s[request.key] = statistics.median(ran.runs_s)
         if found.failed is None and request.group:

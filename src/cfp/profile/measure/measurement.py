@@ -5,7 +5,8 @@
 `drift` is how much slower than usual the machine was meanwhile, by the anchor: a program that runs
 in turn with every other. The anchor's runs are few and vary: by chance alone drifts would differ,
 with a relative standard deviation of `drift_sd`. `overhead` is what it takes to start a program
-that does nothing, with as many arguments.
+that does nothing, with as many arguments. Both are of the host's clock: what a recording says of
+the device (`on_device`, `replayed`) has neither.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class Measurement:
 
     def on_device(self) -> Measurement:
         """Returns what the program takes of a device's time, where that is less than what the host
-        sees. A segment alone may be over before the host has launched the next kernel, while in a
-        step the host is ahead of the device."""
+        sees; else this very measurement. A segment alone may be over before the host has launched
+        the next kernel, while in a step the host is ahead of the device."""
         shares = self.shares
         busy_s = 0.0
         if shares is not None:
@@ -127,7 +128,7 @@ class Measurement:
             return self
         scale = busy_s / statistics.median(self.runs_s)
         runs_s = tuple(run_s * scale for run_s in self.runs_s)
-        return replace(self, runs_s=runs_s, overhead_s=0.0)
+        return replace(self, runs_s=runs_s, drift=1.0, overhead_s=0.0)
 
     def replayed(self, network: Times) -> Measurement:
         """Returns what the program takes on a network, of a measurement on a device that stands in
@@ -144,6 +145,7 @@ class Measurement:
         return replace(
             self,
             runs_s=tuple(run_s * scale for run_s in self.runs_s),
+            drift=1.0,
             overhead_s=0.0,
             shares=replace(
                 shares,
