@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench.gpu.cases import BATCH, SIZES, cases, run
+from bench.gpu.cases import BATCH, MESHES, SIZES, cases, run
 from bench.gpu.table import page, read
 from cfp.errors import CfpError
 from cfp.profile.runners import stand_in
@@ -15,9 +15,18 @@ from cfp.profile.runners import stand_in
 RESULTS = Path(__file__).parents[1] / "results"
 
 
+def shape_of(text: str) -> tuple[int, ...]:
+    """Returns the shape of a mesh of the cases."""
+    shape = tuple(map(int, text.split("x")))
+    if shape not in MESHES:
+        raise argparse.ArgumentTypeError(f"there is no case of a mesh {text}")
+    return shape
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=SIZES, default=[*SIZES])
+    parser.add_argument("--meshes", nargs="+", type=shape_of, default=[*MESHES], help="8, 2x8")
     parser.add_argument("--batch", type=int, default=BATCH, help="the paper's LLaMA has 80")
     parser.add_argument("--budget", default="9m", help="for each case; full steps are in it")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
@@ -29,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"bench.gpu: {error}", file=sys.stderr)
         return 1
     given.out.mkdir(parents=True, exist_ok=True)
-    for case in cases(given.models, given.batch):
+    for case in cases(given.models, given.meshes, given.batch):
         path = given.out / case.file
         if not path.exists():
             print(case.name, file=sys.stderr)

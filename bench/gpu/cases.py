@@ -56,11 +56,14 @@ class Free:
         return 0.0
 
 
-def cases(models: Sequence[str], batch: int = BATCH) -> Iterator[Case]:
-    """Yields all cases; those of one mesh in a row, since they share their measurements."""
-    for model in models:
-        for mesh, networks in MESHES.items():
-            for links in networks:
+def cases(
+    models: Sequence[str], meshes: Sequence[tuple[int, ...]], batch: int = BATCH
+) -> Iterator[Case]:
+    """Yields the cases of some models and meshes, mesh by mesh: those of one share their
+    measurements."""
+    for mesh in meshes:
+        for model in models:
+            for links in MESHES[mesh]:
                 yield Case(model, mesh, links, batch)
 
 

@@ -70,7 +70,7 @@ def plan(
                    over may end later.
     audit          how many predictions are run as full steps, the best ones that really differ,
                    the fastest of which is returned; True: 3, False or 0: none
-    beside         templates to run next to it afterwards, on fresh rounds, for
+    beside         templates to run next to it afterwards, on fresh rounds (or to replay), for
                    `plan.evidence.confirmed`: "data_parallel" ...
     sequence       let sequence dims be split on their own, where the batch does not divide by the
                    mesh (else that gains nothing)

@@ -29,6 +29,7 @@ from cfp.profile.programs.key import key_of
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners import stand_in
 from cfp.profile.runners.in_process import InProcessRunner
+from cfp.profile.runners.local_devices import default_threads
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.runner import Runner
 from cfp.profile.runners.shared_decision import can_isolate, decide_together, open_runner
@@ -160,6 +161,8 @@ def new_campaign(
     overlap = machine.platform not in COMPILES_WITH
     runner.ends = manner.budget.ends
     effort, progress, budget = manner.effort, manner.progress, manner.budget
+    if machine.platform != "cpu":  # where a program has all cores while it is compiled
+        budget = replace(budget, abreast=default_threads(machine.platform))
     return Campaign(runner, store, machine, effort, progress, overlap, budget, network)
 
 

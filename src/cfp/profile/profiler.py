@@ -130,6 +130,10 @@ class _Profiler:
 
     def _first(self) -> None:
         self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
+        if self.machine.platform == "gpu" and self.campaign.budget.limited:
+            # its kernels are tuned by now, as most of a full step's are: what it takes to compile
+            # tells what that will take
+            measure_alone(self.ledger, {kind.index: [_first(kind)] for kind in self.kinds})
         self._foresee_full_step()
 
     def _deadline(self, stage: Stage) -> float:
@@ -147,12 +151,20 @@ class _Profiler:
         for kind in self.kinds:
             occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
             step_s += self._takes_s(kind, self._fastest(kind))
-            in_a_row = 1 if kind.chained is None else 2
-            for request in self.ledger.ask(kind, _first(kind)):
-                compile_s += occurrences * self.campaign.known[request.key].compile_s / in_a_row
+            compile_s += occurrences * self._compiles_s(kind)
         one = FullStep(compile_s, step_s)
         self.campaign.budget = self.campaign.budget.knowing(one)
         self.campaign.outlook.expect_each(FULL_STEP, one.choosing_s)
+
+    def _compiles_s(self, kind: Kind) -> float:
+        """Returns what it takes to compile one occurrence of a segment in a step, as far as its
+        first option tells."""
+        known, first = self.campaign.known, _first(kind)
+        alone = self.ledger.alone[kind.index].get(first)
+        if alone is not None and alone.key in known:
+            return known[alone.key].compile_s
+        in_a_row = 1 if kind.chained is None else 2
+        return sum(known[one.key].compile_s for one in self.ledger.ask(kind, first)) / in_a_row
 
     def _fastest(self, kind: Kind) -> Option:
         return next(iter(self.ledger.ranked(kind)), _first(kind))

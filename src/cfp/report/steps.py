@@ -33,8 +33,9 @@ class StepRow:
 
 def measured_steps(evidence: Evidence) -> list[tuple[str, Sequence[MeasuredStep]]]:
     """Returns the sets of full steps that were measured or replayed, each with a title."""
+    fresh = " on fresh rounds" if evidence.links is None else ", with the templates"
     found = (
-        (f"Full steps {how_known(evidence)} on fresh rounds", evidence.confirmed),
+        (f"Full steps {how_known(evidence)}{fresh}", evidence.confirmed),
         ("Full steps that decided the choice", evidence.steps),
     )
     return [(title, steps) for title, steps in found if steps]

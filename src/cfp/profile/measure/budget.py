@@ -74,7 +74,8 @@ class Budget:
     """`seconds` from the moment `start` of `time.monotonic()`; infinite where there is no limit.
 
     `choosing` full steps will be measured to choose one, and `confirming` on fresh rounds. What
-    `one` of them takes is None until it is known.
+    `one` of them takes is None until it is known. The compiler makes `abreast` of them in the time
+    of one.
     """
 
     start: float
@@ -82,6 +83,7 @@ class Budget:
     choosing: int = 0
     confirming: int = 0
     one: FullStep | None = None
+    abreast: int = 1
 
     @staticmethod
     def of(seconds: float | None) -> Budget:
@@ -134,7 +136,8 @@ class Budget:
         if not self.limited or not self.choosing or self.one is None:
             return 0.0
         all_s = self.choosing * self.one.choosing_s + self.confirming * self.one.confirming_s
-        if self.confirming:
-            all_s -= self.one.compile_s  # the chosen one is held compiled (`Campaign.holding`)
+        beside = max(self.confirming - 1, 0)  # the chosen one is held compiled (`Campaign.holding`)
+        times = math.ceil(self.choosing / self.abreast) + math.ceil(beside / self.abreast)
+        all_s -= (self.choosing + self.confirming - times) * self.one.compile_s
         within_s = min(max(all_s, LEFT * self.seconds), LEFT_AT_MOST * self.seconds)
         return min(max(within_s, SURE * self.one.fewest_s), self.seconds)

@@ -75,7 +75,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self.deadline = self.budget.ends
         self._findings = Findings(self.store, self.machine, self.progress, self.network)
-        self._programs = WorkerPrograms(self.runner)
+        self._programs = WorkerPrograms(self.runner, self.budget.abreast)
         self._kernel_times = KernelTimes(self.store, self.machine)
         self._anchor: Request | None = None
         self._anchor_s = 0.0
@@ -106,11 +106,12 @@ class Campaign:
 
         `together` measures all of them where one is missing, so that they run in turn; but without
         those that are not compiled when half of the time left is over, or are left out. The first
-        is never left out."""
+        is never left out. On a stand-in those that are known stay: their times are the device's
+        own, and do not drift with what ran beside them."""
         wanted = {request.key: request for request in requests}
         missing = wanted.keys() - self.known.keys()
         self._findings.load(request for key, request in wanted.items() if key in missing)
-        if together and not wanted.keys() <= self.known.keys():
+        if together and self.network is None and not wanted.keys() <= self.known.keys():
             ran = {key for key in wanted if key in self.known and self.known[key].failed is None}
             self._findings.forget(ran, len(ran & missing))
             self._afresh = ran

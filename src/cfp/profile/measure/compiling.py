@@ -20,9 +20,11 @@ Wave = tuple[Request, ...]
 @dataclass
 class WorkerPrograms:
     """`answers` is what the worker made of the programs it was given. `compiled` counts those that
-    it compiled, and `compile_s` is what that took, side by side."""
+    it compiled, and `compile_s` is what that took, side by side: `abreast` of them take as long as
+    one."""
 
     runner: Runner
+    abreast: int = 1
     compiled: int = 0
     compile_s: float = 0.0
 
@@ -62,10 +64,10 @@ class WorkerPrograms:
         first, others = wave[:1], wave[1:]
         try:
             self.submit((*anchor, *first))
-            if start + len(wave) * (usual_s or 0.0) > half:
+            if start + math.ceil(len(wave) / self.abreast) * (usual_s or 0.0) > half:
                 self._collect((*anchor, *first), deadline)
                 took_s = max(time.monotonic() - start, SOON_S)
-                others = others[: max(0, int((half - time.monotonic()) / took_s))]
+                others = others[: self.abreast * max(0, int((half - time.monotonic()) / took_s))]
             self.submit(others)
             self._collect((*anchor, *first), deadline)
             self._collect(others, deadline, half)

@@ -91,7 +91,9 @@ def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
         ),
         (
             "time of a full step",
-            f"{how}: medians of {rounds} fresh rounds, every plan in every round"
+            f"{how}: the kernels of recorded runs, with what links say of collectives"
+            if rounds and evidence.links is not None
+            else f"{how}: medians of {rounds} fresh rounds, every plan in every round"
             if rounds
             else f"{how} in the {decided} rounds that decided the choice"
             if decided
