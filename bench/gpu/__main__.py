@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench.gpu.cases import BATCH, MESHES, SIZES, cases, run
+from bench.gpu.cases import BATCH, MESHES, NETWORKS, SIZES, cases, run
 from bench.gpu.table import page, read
 from cfp.errors import CfpError
 from cfp.profile.runners import stand_in
@@ -27,6 +27,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=SIZES, default=[*SIZES])
     parser.add_argument("--meshes", nargs="+", type=shape_of, default=[*MESHES], help="8, 2x8")
+    parser.add_argument("--links", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--batch", type=int, default=BATCH, help="the paper's LLaMA has 80")
     parser.add_argument("--budget", default="9m", help="for each case; full steps are in it")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
@@ -38,7 +39,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"bench.gpu: {error}", file=sys.stderr)
         return 1
     given.out.mkdir(parents=True, exist_ok=True)
-    for case in cases(given.models, given.meshes, given.batch):
+    for case in cases(given.models, given.meshes, given.links, given.batch):
         path = given.out / case.file
         if not path.exists():
             print(case.name, file=sys.stderr)

@@ -25,9 +25,10 @@ from cfp.training.peaks import peak_flops, product_dtype
 SIZES = {"llama": "7b", "gpt": "6.7b", "moe": "7.1b"}  # the paper's
 BATCH = 16
 MESHES: dict[tuple[int, ...], tuple[str, ...]] = {
-    (8,): ("h200_nvlink", "l40s_pcie"),  # one machine, over NVLink and over PCIe
+    (8,): ("h200_nvlink", "rtx_pro_6000_pcie"),  # one machine, over NVLink and over PCIe
     (2, 8): ("ib_400g,h200_nvlink",),
 }
+NETWORKS = [links for networks in MESHES.values() for links in networks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,16 @@ class Free:
 
 
 def cases(
-    models: Sequence[str], meshes: Sequence[tuple[int, ...]], batch: int = BATCH
+    models: Sequence[str],
+    meshes: Sequence[tuple[int, ...]],
+    networks: Sequence[str],
+    batch: int = BATCH,
 ) -> Iterator[Case]:
-    """Yields the cases of some models and meshes, mesh by mesh: those of one share their
+    """Yields the cases of some models, meshes and links, mesh by mesh: those of one share their
     measurements."""
     for mesh in meshes:
         for model in models:
-            for links in MESHES[mesh]:
+            for links in (one for one in MESHES[mesh] if one in networks):
                 yield Case(model, mesh, links, batch)
 
 
@@ -101,6 +105,7 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
         "replayed_s": None if own is None else own.time_s,
         "communication_s": None if own is None else own.communication_s,
         "exposed_s": None if own is None else own.exposed_s,
+        "predicted_bytes": plan.predicted.memory_bytes,
         "memory_bytes": plan.predicted.memory_bytes if own is None else own.memory_bytes,
         "mfu": None if peak is None else model_flops(graph) / time_s / (mesh.size * peak),
         "ratios": {

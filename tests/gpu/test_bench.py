@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.gpu.__main__ import main
-from bench.gpu.cases import MESHES, Case, cases, free_replays
+from bench.gpu.cases import MESHES, NETWORKS, Case, cases, free_replays
 from bench.gpu.table import page, read
 
 from cfp.errors import CfpError
@@ -53,7 +53,7 @@ def test_the_page(tmp_path: Path) -> None:
 
 
 def test_every_case_has_a_file_and_links_that_fit() -> None:
-    found = list(cases(["llama", "moe"], [*MESHES]))
+    found = list(cases(["llama", "moe"], [*MESHES], NETWORKS))
     assert len({case.file for case in found}) == len(found) == 6
     for case in found:
         find_links(case.links, {f"a{i}": size for i, size in enumerate(case.mesh)})

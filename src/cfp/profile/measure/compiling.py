@@ -57,14 +57,15 @@ class WorkerPrograms:
     ) -> Wave:
         """Compiles the first program, and of the others those that half of the time left is enough
         for; returns what is compiled. Where all of them would take longer, by what one usually
-        takes, the others wait until the first is done: then it is known how many there is time
-        for."""
+        takes, and more than are compiled abreast, the others wait until the first is done: then it
+        is known how many there is time for."""
         start = time.monotonic()
         half = start + (deadline - start) / 2
         first, others = wave[:1], wave[1:]
         try:
             self.submit((*anchor, *first))
-            if start + math.ceil(len(wave) / self.abreast) * (usual_s or 0.0) > half:
+            turns = math.ceil(len(wave) / self.abreast)
+            if turns > 1 and start + turns * (usual_s or 0.0) > half:
                 self._collect((*anchor, *first), deadline)
                 took_s = max(time.monotonic() - start, SOON_S)
                 others = others[: self.abreast * max(0, int((half - time.monotonic()) / took_s))]

@@ -14,6 +14,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax.sharding import Mesh, Sharding
 
 from cfp.links.collectives import MeshCollective, mesh_collectives
@@ -127,7 +128,7 @@ def _collectives(compiled: jax.stages.Compiled, mesh: Mesh) -> tuple[MeshCollect
 def make_input(fill: Fill, sharding: Sharding) -> jax.Array:
     """Returns an input, shard by shard. A device with a memory of its own repeats the pool itself:
     what a host makes and sends it at a few GB/s would take longer than the step."""
-    pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(SEED))
+    pool = _pool(replace(fill, shape=(POOL,)))
     indices: Mapping[Any, Any] = sharding.addressable_devices_indices_map(fill.shape)
     shards = []
     for device, index in indices.items():
@@ -137,6 +138,12 @@ def make_input(fill: Fill, sharding: Sharding) -> jax.Array:
         there: Any = jax.device_put(np.resize(pool, shape) if on_host else pool, device)
         shards.append(there if on_host else repeat_pool(there, shape))
     return jax.make_array_from_single_device_arrays(fill.shape, sharding, shards)
+
+
+@functools.lru_cache(maxsize=64)
+def _pool(fill: Fill) -> npt.NDArray[Any]:
+    """Returns the values of a fill; a step has a thousand inputs, of a few kinds."""
+    return fill.array(np.random.default_rng(SEED))
 
 
 @functools.partial(jax.jit, static_argnums=1)
