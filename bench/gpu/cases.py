@@ -39,11 +39,15 @@ class Case:
     mesh: tuple[int, ...]
     links: str
     batch: int = BATCH
+    layers: int | None = None  # all of the paper's
 
     @property
     def name(self) -> str:
         shape = "x".join(map(str, self.mesh))
-        return f"{self.model}-{SIZES[self.model]}-b{self.batch}-{shape}-{self.links}"
+        size = SIZES[self.model]
+        if self.layers is not None:
+            size += f"-{self.layers}layers"
+        return f"{self.model}-{size}-b{self.batch}-{shape}-{self.links}"
 
     @property
     def file(self) -> str:
@@ -62,20 +66,20 @@ def cases(
     meshes: Sequence[tuple[int, ...]],
     networks: Sequence[str],
     batch: int = BATCH,
+    layers: int | None = None,
 ) -> Iterator[Case]:
     """Yields the cases of some models, meshes and links, mesh by mesh: those of one share their
     measurements."""
     for mesh in meshes:
         for model in models:
             for links in (one for one in MESHES[mesh] if one in networks):
-                yield Case(model, mesh, links, batch)
+                yield Case(model, mesh, links, batch, layers)
 
 
 def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
     """Plans a case; returns what the table says of it, as plain data."""
-    step, args = make_step(
-        config(case.model, SIZES[case.model], batch=case.batch, dtype="bfloat16"), abstract=True
-    )
+    sizes = {"batch": case.batch, "layers": case.layers, "dtype": "bfloat16"}
+    step, args = make_step(config(case.model, SIZES[case.model], **sizes), abstract=True)
     mesh = AbstractMesh(case.mesh, axis_names(len(case.mesh)))
     began = time.monotonic()
     plan = cfp.plan(

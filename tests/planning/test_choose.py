@@ -375,3 +375,16 @@ def test_nothing_that_runs(choosing: Choosing) -> None:
     chooser, _ = choosing(fails=range(4))
     with pytest.raises(CfpError, match="None of the plans runs: out of memory"):
         chooser.choose()
+
+
+@pytest.mark.parametrize(
+    ("gain", "tried"), [(0.6, ["predicted 2", "predicted 1"]), (0.4, ["predicted 1"])]
+)
+def test_memory_left_over_is_used_where_that_gains(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch, gain: float, tried: list[str]
+) -> None:
+    """The plan needs less than predicted, so that one with more may fit, which is predicted to take
+    half of its time."""
+    monkeypatch.setattr(choose, "GAIN", gain)
+    chooser, _ = choosing(needs=(300, 200, 100, 50), limit=310)
+    assert [step.name for step in chooser.choose().steps] == tried

@@ -28,6 +28,7 @@ from cfp.profile.measure.rounds import OutOfTime
 
 ATTEMPTS = 4  # searches with the limit corrected: each may take full steps, so there is an end
 WORTHWHILE = 0.01  # of the limit: a smaller correction is not worth a search, if a plan fits
+GAIN = 0.98  # of a time: less than predictions of two plans are off by, and no full steps' worth
 CLEARLY_LESS = 0.9  # of the memory: what is worth a difference in time that nobody can measure
 
 
@@ -115,7 +116,8 @@ class Chooser:
             if not found:
                 found = self._smallest()  # it may need less than predicted
             new = [one for one in found if one.point.choice not in self._tried]
-            if not new:
+            raised = self.limit is not None and allowance is not None and allowance > self.limit
+            if not new or (raised and not any(map(self._may_gain, new))):
                 break
             self._try(new)
             if self.limit is None or allowance is None:
@@ -131,6 +133,11 @@ class Chooser:
             last = [one for one in self._smallest() if one.point.choice not in self._tried]
             if last:
                 self._try(last)
+
+    def _may_gain(self, one: Proposal) -> bool:
+        """Returns whether a plan is predicted to be clearly faster than all that fit."""
+        fitting = [tried.proposal.point.time_s for tried in self._fitting()]
+        return not fitting or one.point.time_s < GAIN * min(fitting)
 
     def _smallest(self) -> list[Proposal]:
         """Returns the plan that is predicted to need least, if the measurements make any."""

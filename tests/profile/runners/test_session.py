@@ -230,15 +230,34 @@ def test_inputs_of_others_make_room(mesh: Mesh, runner: InProcessRunner) -> None
     jobs = [step_job(mesh, key, size=size) for key, size in (("a", 16), ("b", 24), ("c", 32))]
     answers = compiled(runner, *jobs)
     needs = {key: one.memory for key, one in answers.items() if isinstance(one, Compiled)}
-    session = runner._session
-    session._room_bytes = needs["b"].argument_bytes + needs["c"].total_bytes
+    own = runner._session
+    own._memory_bytes = (needs["b"].argument_bytes + needs["c"].total_bytes) / session.ROOM
 
     def held() -> str:
-        return "".join(key for key in "abc" if session._entries[key].inputs is not None)
+        return "".join(key for key in "abc" if own._entries[key].inputs is not None)
 
     for key, there in (("a", "a"), ("b", "ab"), ("c", "bc"), ("b", "bc")):
         assert isinstance(runner.run(key, 10), float)
         assert held() == there
+    own._memory_bytes = needs["c"].total_bytes - 1
+    failed = runner.run("c", 10)
+    assert isinstance(failed, Failed)
+    assert failed.reason.startswith("out of memory: it needs ")
+
+
+def test_a_whole_step_keeps_its_inputs_until_another_program_comes(
+    mesh: Mesh, runner: InProcessRunner
+) -> None:
+    step = replace(step_job(mesh, "step"), frees=True)
+    compiled(runner, step, step_job(mesh, "other"))
+    entry = runner._session._entries["step"]
+    runner.run("step", 10)
+    assert entry.inputs is not None
+    runner.run("other", 10)
+    assert entry.inputs is None
+    runner.run("step", 10)
+    compiled(runner, step_job(mesh, "next", size=24))
+    assert entry.inputs is None
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (7,), (3, POOL), (2, POOL + 1), (300, 401, 5)])

@@ -249,10 +249,13 @@ class Campaign:
                 others = (request for request in wave if request.key not in self.known)
                 self._findings.load(one for one in others if one.key not in self._afresh)
                 left = [request for request in wave if request.key not in self.known]
-                if patient and self.network is not None:
-                    self._run_distinct(left)
-                else:
+                if self.network is None:
                     self._run(left)
+                elif patient:
+                    self._run_distinct(left)
+                else:  # one after another: each makes its inputs once
+                    for request in left:
+                        self._run([request])
         except StillHeld:
             raise OutOfTime from None
         keep = {self._kept, *(request.key for request in (*anchor, *following))}
@@ -266,12 +269,9 @@ class Campaign:
 
     def _run_distinct(self, wave: Sequence[Request]) -> None:
         """Runs the programs whose kernels no other program has, and takes over the times of the
-        others. The anchor runs in any case: what a run of it takes is what drifts are relative to.
-        (Full steps run, too: they are what predictions are checked against.)"""
-        anchor = [request for request in wave if request.key == self._kept]
-        others = self._take_over([request for request in wave if request.key != self._kept])
+        others. (Full steps all run: they are what predictions are checked against.)"""
         programs = self._programs.ready()
-        first, again = distinct([*anchor, *others], programs)
+        first, again = distinct(self._take_over(wave), programs)
         for key, measured in self._run(first).items():
             self._kernel_times.keep(measured, programs[key])
         self._run(self._take_over(again))  # what is left has the kernels of one that failed

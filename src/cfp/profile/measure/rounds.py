@@ -199,7 +199,10 @@ class Rounds:
     def _turn(self, key: str) -> float | Failed:
         seen = [*self._warm[key], *self._runs[key]]
         answer = self._run(key, seen)
-        if isinstance(answer, Failed) or not self.effort.follows or runs_in_a_turn(answer) == 1:
+        follows = len(self._runs) == 1 and self.anchor is None  # itself, as it is
+        if isinstance(answer, Failed) or not self.effort.follows or follows:
+            return answer
+        if runs_in_a_turn(answer) == 1:
             return answer
         return self._run(key, [*seen, answer])
 

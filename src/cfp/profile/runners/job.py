@@ -18,8 +18,9 @@ class Job:
 
     `module` is a serialised `jax.export.Exported`, shardings included. `feedback` maps a result
     to the argument it replaces in the next run: training state, whose buffers are donated. With
-    `frees` its arguments are made anew for every run: several whole steps may not fit at once. One
-    that is `alone` runs on one device, of the first process; the others have no part in it.
+    `frees` its arguments are freed when another program comes, and made again: several whole steps
+    may not fit at once. One that is `alone` runs on one device, of the first process; the others
+    have no part in it.
     """
 
     key: str  # what the program is, by content

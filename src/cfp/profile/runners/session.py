@@ -33,6 +33,7 @@ import jax
 from jax.sharding import Mesh
 
 from cfp.links.kernels import Kernels
+from cfp.memory_size import bytes_text
 from cfp.profile.runners import xplane
 from cfp.profile.runners.exchange import Exchange
 from cfp.profile.runners.executable import Executable, executable_of, lower, make_input, reason
@@ -80,7 +81,7 @@ class Session:
     ) -> None:
         self.mesh = mesh
         self._one = one_device(mesh)
-        self._room_bytes = ROOM * _memory_bytes(mesh)
+        self._memory_bytes = _memory_bytes(mesh)
         self._exchange = exchange
         self._wait_for_others = self.waiting(mesh)
         self._emit = emit
@@ -96,6 +97,7 @@ class Session:
     def submit(self, job: Job) -> None:
         """Starts compiling, and returns at once."""
         self.drop([job.key])
+        self._free_for(job.key)
         self._submitted += 1
         entry = self._entries[job.key] = _Entry(job, self._submitted)
         entry.task = self._pool.submit(self._compile, entry)
@@ -110,8 +112,12 @@ class Session:
         executable = entry.done.result()
         if isinstance(executable, str):
             return Failed(key, executable)
+        needs_bytes = executable.memory.total_bytes
+        if needs_bytes > self._memory_bytes:  # the allocator would try for 10 s
+            has = bytes_text(int(self._memory_bytes))
+            return Failed(key, f"out of memory: it needs {bytes_text(needs_bytes)} of {has}")
         wait: Any = jax.block_until_ready
-        self._make_room(entry, executable)
+        self._make_room(entry, needs_bytes)
         try:
             inputs = entry.inputs or [*map(make_input, entry.job.inputs, executable.shardings)]
             entry.inputs = None  # some are donated: if the run fails, they are gone
@@ -128,20 +134,27 @@ class Session:
         for result, made in zip(executable.order, results, strict=True):
             if result in entry.job.feedback:
                 inputs[entry.job.feedback[result]] = made
-        entry.inputs = None if entry.job.frees else inputs
+        entry.inputs = inputs
         return seconds
 
-    def _make_room(self, entry: _Entry, executable: Executable) -> None:
+    def _free_for(self, key: str) -> None:
+        """Frees the inputs of programs that keep none while there are others."""
+        for other in self._entries.values():
+            if other.job.frees and other.job.key != key:
+                other.inputs = None
+
+    def _make_room(self, entry: _Entry, needs_bytes: int) -> None:
         """Frees inputs of other programs until this one has the memory that it needs."""
+        self._free_for(entry.job.key)
         held = {
             other: ready.memory.argument_bytes
             for other in self._entries.values()
             if other is not entry and other.inputs is not None
             if isinstance(ready := other.done.result(), Executable)
         }
-        needs_bytes = executable.memory.total_bytes + sum(held.values())
+        needs_bytes += sum(held.values())
         for other, held_bytes in held.items():
-            if needs_bytes <= self._room_bytes:
+            if needs_bytes <= ROOM * self._memory_bytes:
                 return
             other.inputs = None
             needs_bytes -= held_bytes
