@@ -30,7 +30,17 @@ def page(rows: Sequence[Row], command: str) -> str:
             "communication is replayed with links.",
             "",
             *_table(
-                ("case", "planned in", "predicted", "replayed", "off", "exposed", "MFU", "memory"),
+                (
+                    "case",
+                    "planned in",
+                    "programs (stored)",
+                    "predicted",
+                    "replayed",
+                    "off",
+                    "exposed",
+                    "MFU",
+                    "memory (predicted)",
+                ),
                 map(_case, rows),
             ),
             "",
@@ -56,12 +66,13 @@ def _case(row: Row) -> list[str]:
     return [
         row["case"],
         f"{row['seconds']:.0f} s",
+        f"{row['programs']} ({row['loaded']})",
         _ms(row["predicted_s"]),
         _ms(row["replayed_s"]),
         "-" if off is None else f"{off:+.1%}",
         _ms(row["exposed_s"]),
         "-" if row["mfu"] is None else f"{row['mfu']:.1%}",
-        f"{row['memory_bytes'] / 2**30:.1f} GiB",
+        f"{row['memory_bytes'] / 2**30:.1f} ({row['predicted_bytes'] / 2**30:.1f}) GiB",
     ]
 
 
@@ -72,7 +83,12 @@ def _off(row: Row) -> float | None:
 
 def _ratios(row: Row, names: Sequence[str]) -> list[str]:
     found = [row["ratios"].get(name) for name in names]
-    return [f"{one:.2f}" if isinstance(one, float) else one or "-" for one in found]
+    return [f"{one:.2f}" if isinstance(one, float) else _brief(one or "-") for one in found]
+
+
+def _brief(why_not: str) -> str:
+    """Returns why a step did not run, without what an allocator says of it."""
+    return ": ".join(why_not.split(": ")[:2])
 
 
 def _free(row: Row) -> list[str]:

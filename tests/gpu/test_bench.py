@@ -32,8 +32,9 @@ ROW = {
     "communication_s": 0.05,
     "exposed_s": 0.01,
     "memory_bytes": 77 * 2**30,
+    "predicted_bytes": 80 * 2**30,
     "mfu": 0.4,
-    "ratios": {"fsdp": 1.04, "megatron": "does not run: out of memory"},
+    "ratios": {"fsdp": 1.04, "megatron": "does not run: out of memory: it needs 9 GiB"},
     "free": {"full step: a": [0.343, 0.340], "full step: b": [0.356, 0.320]},
     "notes": [],
 }
@@ -44,9 +45,10 @@ def test_the_page(tmp_path: Path) -> None:
     for name, row in (("a", ROW), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps(row))
     text = page(read(tmp_path), "python -m bench.gpu")
-    first = "| llama-7b-b16-8-h200_nvlink | 500 s | 337.0 ms | 343.0 ms | -1.7% | 10.0 ms | 40.0% |"
-    assert first in text
-    assert "| moe | 500 s | 337.0 ms | - | - | - | - | 77.0 GiB |" in text
+    assert (
+        "| 500 s | 40 (0) | 337.0 ms | 343.0 ms | -1.7% | 10.0 ms | 40.0% | 77.0 (80.0) GiB" in text
+    )
+    assert "| moe | 500 s | 40 (0) | 337.0 ms | - | - | - | - | 77.0 (80.0) GiB |" in text
     assert "Planned within 600 s: 2 of 2. Predicted within 5% of the replayed step: 1 of 2." in text
     assert "| llama-7b-b16-8-h200_nvlink | 1.04 | does not run: out of memory |" in text
     assert "| llama-7b-b16-8-h200_nvlink | 2 | 5.5% | 10.1% |" in text

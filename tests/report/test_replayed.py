@@ -58,7 +58,7 @@ def test_the_page_says_it_too(plan: Plan) -> None:
     page = render_page(plan)
     assert '<th scope="col" class="n">replayed</th>' in page
     assert "Predicted against replayed" in page
-    assert "Full steps replayed on fresh rounds" in page
+    assert "Full steps replayed, with the templates" in page
     assert "replayed, not measured: 1 stood in for all devices" in page
     assert "one device alone (measured)" in page
     assert "replayed: 10 programs in this run, 30 found in the store" in page

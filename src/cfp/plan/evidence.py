@@ -11,7 +11,7 @@ from typing import Any
 from cfp.links.network import Network
 from cfp.plan.fields import Fields
 from cfp.plan.measured_kinds import MeasuredKind, read_kinds, read_sent
-from cfp.profile.measure.confidence import Judgement, judge, within_error
+from cfp.profile.measure.confidence import Judgement, judge, judge_replays
 from cfp.profile.measure.measurement import Provenance
 from cfp.profile.measure.sent import Sent
 
@@ -114,13 +114,13 @@ class MeasuredStep:
         return f"does not run: {self.failed}" if self.failed else f"not run: {self.left_out}"
 
     def beside(self, other: MeasuredStep) -> Judgement:
-        """Judges this step beside another by the rounds they share; older plans did not keep
-        them."""
-        found = judge(self.runs_s, other.runs_s)
+        """Judges this step beside another by their replays, or by the rounds they share; older
+        plans did not keep them."""
+        replayed = Provenance.REPLAYED in (self.provenance, other.provenance)
+        if not replayed or self.measured_s is None or other.measured_s is None:
+            return judge(self.runs_s, other.runs_s)
         error_s = max(self.error_s, other.error_s)
-        if self.measured_s is None or other.measured_s is None:
-            return found
-        return within_error(found, self.measured_s, other.measured_s, error_s)
+        return judge_replays(self.measured_s, other.measured_s, error_s)
 
 
 @dataclass(frozen=True, slots=True)

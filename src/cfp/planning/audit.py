@@ -67,7 +67,7 @@ def what_they_show(
         Verdict.FASTER: "Faster than this plan",
         Verdict.TIE: f"As fast, within {EQUIVALENT - 1:.0%}",
         Verdict.UNTOLD: "Not told apart from this plan",
-        Verdict.LEVEL: "Level with this plan, within the error of the links",
+        Verdict.LEVEL: "Level with this plan, within the error of replays",
     }
     named: dict[Verdict, list[str]] = {verdict: [] for verdict in words}
     for measured in (steps, confirmed):

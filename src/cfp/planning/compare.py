@@ -25,7 +25,7 @@ from cfp.planning.options import Options
 from cfp.profile import Effort, Progress
 from cfp.profile.api import Manner, check_network, open_campaign
 from cfp.profile.measure.budget import ROUNDS
-from cfp.profile.measure.confidence import Verdict, judge, median_interval, within_error
+from cfp.profile.measure.confidence import Verdict, judge, judge_replays, median_interval
 from cfp.profile.measure.full_step import measure_steps
 from cfp.profile.measure.measurement import Measurement, Provenance
 from cfp.profile.runners.scratch import scratch_folder
@@ -189,7 +189,10 @@ def _ranked(found: Mapping[str, Measurement], error: float) -> list[ComparedPlan
 
 def _compared(name: str, one: Measurement, best: Measurement, error: float) -> ComparedPlan:
     error_s = error * max(one.communication_s, best.communication_s)
-    found = within_error(judge(one.runs_s, best.runs_s), one.usual_s, best.usual_s, error_s)
+    if Provenance.REPLAYED in (one.provenance, best.provenance):
+        found = judge_replays(one.usual_s, best.usual_s, error_s)
+    else:
+        found = judge(one.runs_s, best.runs_s)
     assert found.ratio is not None
     low_s, high_s = median_interval(one.runs_s)
     shares = one.split()

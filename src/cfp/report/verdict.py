@@ -147,7 +147,7 @@ def why(evidence: Evidence) -> str:
     rival = next(step for step in evidence.confirmed if step.name == first.name)
     sends = f"{_parts(own, rival)}{_sending(own, rival)}"
     if first.verdict is Verdict.FASTER:
-        return f"{first.name} was faster on the fresh rounds: plan again with a longer budget."
+        return f"{first.name} is faster: plan again with a longer budget."
     if first.verdict is Verdict.TIE:
         return f"It is as fast as {first.name}, within {EQUIVALENT - 1:.0%}{sends}."
     if first.verdict is Verdict.LEVEL:

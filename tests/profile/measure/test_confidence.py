@@ -17,6 +17,7 @@ from cfp.profile.measure.confidence import (
     FEWEST,
     Verdict,
     judge,
+    judge_replays,
     median_interval,
 )
 
@@ -124,3 +125,25 @@ def test_rounds_are_paired() -> None:
     slow = [1.0, 2.0, 4.0, 1.0, 3.0, 2.0]
     assert judge([1.01 * s for s in slow], slow).verdict is Verdict.SLOWER
     assert judge([1.01 * s for s in slow], slow[::-1]).verdict is Verdict.UNTOLD
+
+
+@pytest.mark.parametrize(
+    ("other_s", "error_s", "verdict"),
+    [
+        (1.0, 0.0, Verdict.LEVEL),
+        (1.009, 0.0, Verdict.LEVEL),
+        (1.02, 0.0, Verdict.FASTER),
+        (0.98, 0.0, Verdict.SLOWER),
+        (1.02, 0.02, Verdict.LEVEL),
+        (1.2, 0.1, Verdict.FASTER),
+    ],
+)
+def test_replays_are_judged_by_what_they_may_be_off(
+    other_s: float, error_s: float, verdict: Verdict
+) -> None:
+    found = judge_replays(1.0, other_s, error_s)
+    assert found.verdict is verdict
+    assert found.ratio == 1.0 / other_s
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.ratio < found.high

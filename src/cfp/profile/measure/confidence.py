@@ -13,8 +13,9 @@ wrong one time in twenty at most:
     tie               neither, and 1 / 1.05 < low and high < 1.05
     not told apart    anything else
 
-Times that were replayed also have the error of the links. Two of them that differ by less are
-level, whatever the rounds say (`within_error`).
+Times that were replayed have no rounds in common: their runs are the host's. They are judged by
+the replays themselves, which are known up to the error of the links and of recorded kernels; two
+that differ by less are level (`judge_replays`).
 
 `faster` and `slower` are one-sided sign tests at 5 %. A tie is what two of them show (TOST): one
 rejects that the program is slower by 5 % or more, the other that it is faster by as much. Being of
@@ -28,11 +29,12 @@ import enum
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 SURE = 0.95  # how sure it is that a median is in the interval shown beside it
 ERROR = 0.05  # how often one end of a ratio's interval may be wrong
 EQUIVALENT = 1.05  # the ratio up to which plans count as equally fast: worth no user's trouble
+RECORDED = 0.01  # of a replay: recorded anew, the kernels of a whole step differed by 0.4 % (H200)
 FEWEST = 5  # rounds that can show anything at `ERROR`: all of five are lost by chance 1 time in 32
 
 
@@ -43,7 +45,7 @@ class Verdict(enum.StrEnum):
     SLOWER = "slower"
     TIE = "tie"
     UNTOLD = "not told apart"
-    LEVEL = "level"  # the error of the links, by which both were replayed, is larger
+    LEVEL = "level"  # the error of two replays is larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,13 @@ def judge(runs: Sequence[float], others: Sequence[float]) -> Judgement:
     return Judgement(verdict, ratio, low, high)
 
 
-def within_error(found: Judgement, one_s: float, other_s: float, error_s: float) -> Judgement:
-    """Returns a judgement of two times that are known to `error_s` each."""
-    if found.ratio is None or not error_s or abs(one_s - other_s) > error_s:
-        return found
-    return replace(found, verdict=Verdict.LEVEL)
+def judge_replays(one_s: float, other_s: float, error_s: float) -> Judgement:
+    """Judges a program by its replay and another's, with links that may change either by
+    `error_s`."""
+    off_s = error_s + RECORDED * max(one_s, other_s)
+    low, high = (one_s - off_s) / other_s, (one_s + off_s) / other_s
+    verdict = Verdict.FASTER if high < 1 else Verdict.SLOWER if low > 1 else Verdict.LEVEL
+    return Judgement(verdict, one_s / other_s, low, high)
 
 
 def _rank(count: int, error: float) -> int:
