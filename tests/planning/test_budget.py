@@ -260,6 +260,24 @@ def test_faster_options_leave_more_time_to_measure(
     assert (kept_s[-1] > kept_s[0] + 50) is (faster < 1)
 
 
+def test_a_segment_that_is_quick_to_measure_is_not_hurried(
+    clock: Clock, task: tuple[Task, Analysed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All options of the first segment are measured with one more of each other segment, though its
+    share of the step is small; then the time for options is over."""
+    slow = ("segment 1", "segment 2", "chained segment 1")
+    machine = Machine(
+        clock,
+        dict.fromkeys(slow, 1.0)
+        | {"segment 0": 0.01, "full step": 2.0, "resharding": 1e-3, "idle": 1e-4},
+        compiles=dict.fromkeys(("segment 0", *slow, "full step", "resharding", "idle"), 0.01),
+    )
+    simulate(machine, task, 60.0, tmp_path, monkeypatch)
+    split = [kind_of(name) for name in machine.names.values() if "(" not in name]
+    kinds = ("segment 0", "chained segment 1", "segment 2")
+    assert [split.count(kind) for kind in kinds] == [3, 2, 2]
+
+
 def test_deadlines_follow_from_what_a_full_step_takes() -> None:
     without = Budget(100.0, 200.0).followed_by(3, 2)
     assert (without.ends, without.profiled) == (300.0, 300.0), "until there is a plan"
