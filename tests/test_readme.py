@@ -2,7 +2,7 @@
 
 The user's project is one that has what README names, and the commands measure in this process: a
 worker that may crash is not what README is about. What `srun` and `cfp launch` start is run by
-itself. Budgets are shorter, planned models and calibrated tensors smaller, rounds and steps fewer
+itself. Budgets are shorter, models and calibrated tensors smaller, rounds and steps fewer
 than there: that commands answer is what is tested.
 """
 
@@ -24,8 +24,11 @@ from cfp.cli import cli
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BUDGETS_S = (4, 8, 16, 32, 64)  # a slow machine needs more than the first
-# the least that these commands take: two sizes make a link, and five rounds a comparison
+# what makes these commands take less: two sizes make a link, and five rounds a comparison
 SHORTER = {
+    ("analyze", "gpt"): ["--layers", "6"],
+    ("analyze", "llama"): ["--layers", "4"],
+    ("analyze", "moe"): ["--layers", "4"],
     ("calibrate",): ["--largest", "4KiB"],
     ("compare",): ["--rounds", "5"],
     ("plan", "gpt"): ["--layers", "1", "--hidden", "32"],
