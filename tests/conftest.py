@@ -27,6 +27,10 @@ if OLD_EMITTERS:
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
     os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
 
+# there are as many workers as cores: with threads of their own for the products of small matrices
+# they waited for one another, and exploring options took twice as long
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # started in the background of a shell, we would inherit that Ctrl-C is ignored, and tests press it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

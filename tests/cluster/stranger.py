@@ -20,7 +20,8 @@ import grpc
 SERVICE = "/xla.coordination.CoordinationService"
 TELLS = re.compile(r"wrong service incarnation: .* currently (\d+)")  # who asks without is told it
 GARBAGE = [b"", b"[]", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 2**16]
-LOOK_S = 0.01
+LOOK_S = 0.01  # between looks at the store: what is claimed there is compiled in a moment
+PORTS_S = 0.1  # between looks at the ports, each of which reads much of /proc
 
 
 class Payload:
@@ -58,7 +59,7 @@ class Stranger:
             connected.close()
 
     def _attack(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(PORTS_S):
             for address in listening(tree(self._root)) - self.talked:
                 self.talked.add(address)
                 for target in (self._talk, self._overwrite):

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cfp.cli import cli
 from cfp.profile.measure.full_step import ALONE
 from cfp.profile.measure.store import Store
 
@@ -32,6 +34,13 @@ def finish(
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
     )
+
+
+def alone(*words: str) -> str:
+    """What a command prints that runs in this very process, which saves starting one."""
+    ran = CliRunner().invoke(cli, words)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
 
 
 def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
@@ -56,10 +65,10 @@ def test_two_processes_plan_and_train_as_one_does(tmp_path: Path) -> None:
     assert all("2 processes on 1 host, network " in place for place in places)
 
     options = ["train", TARGET, "--steps", "4", "--platform", "cpu", "--json"]
-    alone = json.loads(finish([*CFP, *options]).stdout)
     ran = finish([*LAUNCH, *options, "--plan", str(out)])
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    unsharded = json.loads(alone(*options))["losses"]
+    assert json.loads(ran.stdout)["losses"] == pytest.approx(unsharded, rel=1e-5)
 
 
 def test_a_script_with_jit_measures_once(tmp_path: Path) -> None:
@@ -74,22 +83,6 @@ def test_a_script_with_jit_measures_once(tmp_path: Path) -> None:
     assert second["plan"] == first["plan"]
     assert second["losses"] == pytest.approx(first["losses"], rel=1e-5)
     assert first["losses"][-1] < first["losses"][0]
-
-
-def test_they_compare(tmp_path: Path) -> None:
-    """JAX's own cache is not used: what one process loads from there it cannot give to
-    another."""
-    plans = ["data_parallel", "zero1"]
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    options = ["--plans", ",".join(plans), "--rounds", "5", "--json"]
-    ran = finish([*LAUNCH, "compare", TARGET, *MESH, *options], **cache)
-    assert ran.returncode == 0, ran.stderr
-    found = {plan["name"]: plan["failed"] for plan in json.loads(ran.stdout)["plans"]}
-    assert found == dict.fromkeys(plans)
-    assert not [*tmp_path.glob("jit_program*")]
 
 
 def test_what_fails_on_one_host_has_failed_everywhere(tmp_path: Path) -> None:
@@ -186,8 +179,7 @@ def test_kill_9_during_training(
     going: list[subprocess.Popen[str]], tmp_path: Path, free_port: int, victim: int
 ) -> None:
     plan = str(tmp_path / "plan.json")
-    made = finish([*CFP, "template", "data_parallel", TARGET, *MESH, "--out", plan])
-    assert made.returncode == 0, made.stderr
+    alone("template", "data_parallel", TARGET, *MESH, "--out", plan)
     options = ["train", TARGET, "--plan", plan, "--steps", "100000000"]
     logs = start_two(going, [*options, "--platform", "cpu"], free_port, tmp_path)
     wait_for(logs[0], r"step +\d+|\d+/100000000")

@@ -7,6 +7,7 @@ does all of it per step, so that nothing is planned twice.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,8 +56,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("habit", STEPS)
 def test_planned_saved_loaded_trained_verified(habit: str, tmp_path: Path) -> None:
-    user = STEPS[habit](False)
-    alone = losses(user, user.step, user.args)
+    alone = losses_alone(habit)
     assert alone[-1] < alone[0]
     file = planned_elsewhere(habit, (2,), tmp_path)
     for kind, donates in MANNERS:
@@ -67,8 +67,8 @@ def test_planned_saved_loaded_trained_verified(habit: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("habit", STEPS)
 @pytest.mark.parametrize("shape", OTHER_MESHES)
 def test_on_one_device_and_on_two_axes(habit: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    user, on = STEPS[habit](False), mesh(shape, AxisType.Explicit)
-    alone = losses(user, user.step, user.args)
+    on = mesh(shape, AxisType.Explicit)
+    alone = losses_alone(habit)
     planned = habit == OTHER_MESHES[shape]
     if planned:
         file = planned_elsewhere(habit, shape, tmp_path)
@@ -88,6 +88,13 @@ def planned_elsewhere(habit: str, shape: tuple[int, ...], folder: Path) -> Path:
     command = [sys.executable, "-m", "tests.first_contact.planning", habit, sizes, str(file)]
     subprocess.run(command, check=True)
     return file
+
+
+@functools.cache
+def losses_alone(habit: str) -> list[float]:
+    """The losses of a step that is trained as its user wrote it."""
+    user = STEPS[habit](False)
+    return losses(user, user.step, user.args)
 
 
 def losses(user: UserStep, call: Any, args: tuple[Any, ...]) -> list[float]:

@@ -21,7 +21,7 @@ from . import MODELS
 
 EFFORT = Effort(warmups=0, repeats=1, wave=8)  # times decide nothing here but which plan is first
 LIMIT = 0.75  # of what the step needs as it is written
-BATCH = 64
+BATCH = 32
 
 
 def scanned() -> Any:

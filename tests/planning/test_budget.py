@@ -103,6 +103,7 @@ class Run:
     budget: Budget
     known_at: float = float("inf")  # when there was a plan, and a full step could be foreseen
     searched_at: float = float("inf")
+    foreseen: list[FullStep] = field(default_factory=list)
 
     @property
     def true(self) -> FullStep:
@@ -142,7 +143,8 @@ def simulate(
             yield new_campaign(MACHINE, machine, store, Manner(budget=manner.budget))
 
     def knowing(budget: Budget, one: FullStep) -> Budget:
-        found.known_at = machine.clock.now
+        found.known_at = min(found.known_at, machine.clock.now)
+        found.foreseen.append(one)
         return Budget(budget.start, budget.seconds, budget.choosing, budget.confirming, one)
 
     def search(*given: Any) -> Any:
@@ -230,6 +232,50 @@ def test_steps_that_take_long_to_compile(
     assert found.ran
     assert found.plan is not None
     assert not any("nothing checks the times" in note for note in found.plan.notes)
+
+
+@pytest.mark.parametrize("faster", [1.0, 0.2])
+def test_faster_options_leave_more_time_to_measure(
+    clock: Clock,
+    task: tuple[Task, Analysed],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    faster: float,
+) -> None:
+    """A full step is as slow as the first options say, until others are known: what is kept for it
+    is less then."""
+    segments = ("segment 0", "segment 1", "segment 2", "chained segment 1")
+    slow = {f"{segment}: batch": 1.0 for segment in segments}  # their first options
+    machine = Machine(
+        clock,
+        dict.fromkeys(segments, faster)
+        | slow
+        | {"full step": 3.0 * faster, "resharding": 1e-3, "idle": 1e-4},
+        compiles=dict.fromkeys((*segments, "full step", "resharding", "idle"), 0.1),
+    )
+    found = simulate(machine, task, 300.0, tmp_path, monkeypatch)
+    assert found.took_s <= 300.0
+    assert found.foreseen[-1].run_s == pytest.approx(faster * found.foreseen[0].run_s, rel=0.05)
+    kept_s = [Budget(0.0, 300.0, 3, 3, one).profiled for one in found.foreseen]
+    assert (kept_s[-1] > kept_s[0] + 50) is (faster < 1)
+
+
+def test_a_segment_that_is_quick_to_measure_is_not_hurried(
+    clock: Clock, task: tuple[Task, Analysed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All options of the first segment are measured with one more of each other segment, though its
+    share of the step is small; then the time for options is over."""
+    slow = ("segment 1", "segment 2", "chained segment 1")
+    machine = Machine(
+        clock,
+        dict.fromkeys(slow, 1.0)
+        | {"segment 0": 0.01, "full step": 2.0, "resharding": 1e-3, "idle": 1e-4},
+        compiles=dict.fromkeys(("segment 0", *slow, "full step", "resharding", "idle"), 0.01),
+    )
+    simulate(machine, task, 60.0, tmp_path, monkeypatch)
+    split = [kind_of(name) for name in machine.names.values() if "(" not in name]
+    kinds = ("segment 0", "chained segment 1", "segment 2")
+    assert [split.count(kind) for kind in kinds] == [3, 2, 2]
 
 
 def test_deadlines_follow_from_what_a_full_step_takes() -> None:

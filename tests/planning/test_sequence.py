@@ -46,7 +46,7 @@ def test_one_long_example_is_split_by_its_positions(tmp_path: Path) -> None:
         *args,
         mesh=mesh((4,)),
         memory_limit=alone.temp_size_in_bytes // 3,
-        budget="20s",
+        budget="60s",
         audit=False,
         isolate=False,
         effort=Effort(warmups=1, repeats=2),

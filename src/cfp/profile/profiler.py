@@ -17,7 +17,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from cfp.analysis import Analysis
@@ -188,13 +188,15 @@ class _Profiler:
             return
         self.campaign.check_time()
         self.campaign.progress.stage("counting what options send")
-        hurried = self.campaign.budget.limited
-        explorers = {kind.index: OptionExplorer(kind, hurried=hurried) for kind in self.kinds}
+        quick = self._quick()
+        explorers = {
+            kind.index: OptionExplorer(kind, hurried=kind.index not in quick) for kind in self.kinds
+        }
         for kind in self.kinds:
             self._tell(explorers[kind.index], kind, _first(kind))
         while True:
             batches = []
-            for kind, count in zip(self.kinds, self._batches(), strict=True):
+            for kind, count in zip(self.kinds, self._batches(quick), strict=True):
                 more = [] if self.finished[kind.index] else explorers[kind.index].ask(count)
                 batches.append([(kind, option) for option in more])
                 self.finished[kind.index] = not more
@@ -210,26 +212,30 @@ class _Profiler:
             for kind, option in asked:
                 self._tell(explorers[kind.index], kind, option)
 
-    def _batches(self) -> list[int]:
-        """Returns how many options to try of each segment: with a budget by the share of a step
-        that its occurrences take, or as many as are measured while one option of the segment that
-        takes longest is. What a segment costs its neighbours is not in its own time."""
+    def _quick(self) -> set[int]:
+        """Returns the segments that are explored as if there were no budget: without one all are,
+        and with one those whose options are all measured in the time of one option of the segment
+        that takes longest. What they cost their neighbours is not in their own time."""
         if not self.campaign.budget.limited:
-            return [BATCH] * len(self.kinds)
-        fastest = [*map(self._fastest, self.kinds)]
-        times_s = [*map(self._takes_s, self.kinds, fastest)]
-        measuring_s = [*map(self._measuring_s, self.kinds, fastest)]
-        total_s = max(sum(times_s), RESOLUTION_S)
-        longest_s = max(measuring_s)
-        return [
-            max(math.ceil(HURRIED * time_s / total_s), min(BATCH, int(longest_s / each_s)))
-            for time_s, each_s in zip(times_s, measuring_s, strict=True)
-        ]
+            return {kind.index for kind in self.kinds}
+        each_s = [self._measuring_s(kind, _first(kind)) for kind in self.kinds]
+        quick = (kind for kind in self.kinds if kind.space * each_s[kind.index] <= max(each_s))
+        return {kind.index for kind in quick}
 
     def _measuring_s(self, kind: Kind, option: Option) -> float:
         """Returns what it took to measure an option: to compile its programs and to run them."""
         known = (self.campaign.known[request.key] for request in self.ledger.ask(kind, option))
-        return max(sum(one.compile_s + sum(one.runs_s) for one in known), RESOLUTION_S)
+        return sum(one.compile_s + sum(one.runs_s) for one in known)
+
+    def _batches(self, quick: Collection[int]) -> list[int]:
+        """Returns how many options to try of each segment: of one that is not quick to measure, by
+        the share of a step that its occurrences take."""
+        times_s = [self._takes_s(kind, self._fastest(kind)) for kind in self.kinds]
+        total_s = max(sum(times_s), RESOLUTION_S)
+        return [
+            BATCH if kind.index in quick else max(1, math.ceil(HURRIED * time_s / total_s))
+            for kind, time_s in zip(self.kinds, times_s, strict=True)
+        ]
 
     def _takes_s(self, kind: Kind, option: Option) -> float:
         """Returns what a segment takes in a step where all its occurrences choose this option; 0
