@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfp.profile.runners import session
-from cfp.profile.runners.executable import make_input
+from cfp.profile.runners.executable import POOL, make_input, repeat_pool
 from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.job import Compiled, Failed, Fill, Job, Memory
 from cfp.profile.runners.local_devices import one_device
@@ -202,6 +202,49 @@ def test_out_of_memory_is_recognised(mesh: Mesh, runner: InProcessRunner) -> Non
     assert failed.reason.startswith("out of memory: RESOURCE_EXHAUSTED")
     assert runner._session._entries["big"].inputs is None
     assert isinstance(runner.run("small", 10), float)
+
+
+def test_what_is_fed_back_is_not_copied(mesh: Mesh, runner: InProcessRunner) -> None:
+    """Two arguments of one shape come back in the other order: each has the buffer of its own
+    predecessor, and its value."""
+
+    def step(w: Any, m: Any, x: Any) -> Any:
+        return jnp.sum(x), m * 2, w + 1
+
+    fill = Fill((64, 64), "float32", "normal")
+    inputs = ((fill, ("x",)), (fill, ("x",)), (fill, ("x",)))
+    job = make_job(mesh, "swapped", step, inputs, ((), ("x",), ("x",)), {1: 1, 2: 0})
+    compiled(runner, job)
+    text = runner._session.text("swapped")
+    assert " copy(" not in text
+    assert "{0}: (0, {}, may-alias), {1}: (1, {}, may-alias)" in text.partition("\n")[0]
+    before = make_input(fill, NamedSharding(mesh, PartitionSpec("x")))
+    assert isinstance(runner.run("swapped", 10), float)
+    w, m, _ = runner._session._entries["swapped"].inputs or ()
+    np.testing.assert_array_equal(w, np.asarray(before) + 1)
+    np.testing.assert_array_equal(m, np.asarray(before) * 2)
+
+
+def test_inputs_of_others_make_room(mesh: Mesh, runner: InProcessRunner) -> None:
+    """Two programs find room beside each other, three do not: the inputs of one are made again."""
+    jobs = [step_job(mesh, key, size=size) for key, size in (("a", 16), ("b", 24), ("c", 32))]
+    answers = compiled(runner, *jobs)
+    needs = {key: one.memory for key, one in answers.items() if isinstance(one, Compiled)}
+    session = runner._session
+    session._room_bytes = needs["b"].argument_bytes + needs["c"].total_bytes
+
+    def held() -> str:
+        return "".join(key for key in "abc" if session._entries[key].inputs is not None)
+
+    for key, there in (("a", "a"), ("b", "ab"), ("c", "bc"), ("b", "bc")):
+        assert isinstance(runner.run(key, 10), float)
+        assert held() == there
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (7,), (3, POOL), (2, POOL + 1), (300, 401, 5)])
+def test_a_device_repeats_values_as_the_host_does(shape: tuple[int, ...]) -> None:
+    pool = np.arange(POOL, dtype=np.int32)
+    assert np.array_equal(repeat_pool(jnp.asarray(pool), shape), np.resize(pool, shape))
 
 
 def test_inputs_are_filled_as_asked(mesh: Mesh) -> None:

@@ -21,7 +21,7 @@ from cfp.segments.extract import Extract
 from cfp.trace import Graph, Op
 from cfp.trace.callbacks import DEBUG, debug_params
 
-FORMAT = 2  # raise it when the meaning of a stored measurement changes
+FORMAT = 3  # raise it when the meaning of a stored measurement changes
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +14,6 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax.sharding import Mesh, Sharding
 
 from cfp.links.collectives import MeshCollective, mesh_collectives
@@ -27,8 +29,12 @@ _NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Executable:
+    """A compiled job. Its arguments lie in `shardings`, and its results are those of the job in the
+    given `order`."""
+
     call: jax.stages.Compiled
     shardings: tuple[Sharding, ...]
+    order: tuple[int, ...]
     memory: Memory
     collectives: tuple[MeshCollective, ...] | None
     kernels: Kernels | None = None
@@ -47,14 +53,18 @@ def lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
     if any(gives[result] != takes[argument] for result, argument in job.feedback.items()):
         raise ValueError(f"results {gives} cannot be fed back as arguments {takes}: {job.feedback}")
 
+    order = _order(job, len(gives))
+    lie = exported.out_shardings_jax(mesh)
+
     def program(*flat: Any) -> tuple[Any, ...]:
         arguments, named = jax.tree.unflatten(exported.in_tree, flat)
-        return tuple(jax.tree.leaves(call(*arguments, **named)))
+        results = jax.tree.leaves(call(*arguments, **named))
+        return tuple(results[i] for i in order)
 
     wrapped = jax.jit(
         program,
         in_shardings=tuple(exported.in_shardings_jax(mesh)),
-        out_shardings=tuple(exported.out_shardings_jax(mesh)),
+        out_shardings=tuple(lie[i] for i in order),
         donate_argnums=tuple(sorted(job.feedback.values())),
     )
     lowered = wrapped.lower(*takes)
@@ -63,18 +73,26 @@ def lower(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, str]:
     return lowered, hashlib.sha256(text.encode()).hexdigest()
 
 
+def _order(job: Job, count: int) -> list[int]:
+    """Returns the results in the order in which the program gives them: first those that are fed
+    back, as their arguments are ordered. JAX gives a donated buffer to the next result of its shape
+    and type, and any other than its own successor has to be copied first."""
+    return sorted(range(count), key=lambda result: (job.feedback.get(result, math.inf), result))
+
+
 def executable_of(compiled: jax.stages.Compiled, job: Job, mesh: Mesh) -> Executable:
     """Raises if a result that is fed back has another sharding than its argument."""
     shardings = tuple(jax.tree.leaves(compiled.input_shardings))
     results = jax.tree.leaves(compiled.output_shardings)
+    order = tuple(_order(job, len(results)))
     for result, argument in job.feedback.items():
-        there, back = shardings[argument], results[result]
+        there, back = shardings[argument], results[order.index(result)]
         if not back.is_equivalent_to(there, len(job.inputs[argument].shape)):
             raise ValueError(
                 f"result {result} cannot be fed back as argument {argument}: "
                 f"one is in {back}, the other in {there}"
             )
-    return Executable(compiled, shardings, _needs(compiled), _collectives(compiled, mesh))
+    return Executable(compiled, shardings, order, _needs(compiled), _collectives(compiled, mesh))
 
 
 def _needs(compiled: jax.stages.Compiled) -> Memory:
@@ -107,20 +125,31 @@ def _collectives(compiled: jax.stages.Compiled, mesh: Mesh) -> tuple[MeshCollect
 
 
 def make_input(fill: Fill, sharding: Sharding) -> jax.Array:
-    """Returns an input, shard by shard: a host whose memory is not its devices' never has more than
-    one."""
+    """Returns an input, shard by shard. A device with a memory of its own repeats the pool itself:
+    what a host makes and sends it at a few GB/s would take longer than the step."""
     pool = replace(fill, shape=(POOL,)).array(np.random.default_rng(SEED))
-    device: Any = next(iter(sharding.device_set))
-    made: dict[tuple[int, ...], npt.NDArray[Any]] = {}  # shards are mostly of one shape
-
-    def shard(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
+    indices: Mapping[Any, Any] = sharding.addressable_devices_indices_map(fill.shape)
+    shards = []
+    for device, index in indices.items():
         parts = zip(index or (), fill.shape, strict=True)
         shape = tuple(len(range(*part.indices(size))) for part, size in parts)
-        if shape not in made:
-            made[shape] = np.resize(pool, shape)
-        return made[shape].copy() if device.platform == "cpu" else made[shape]
+        on_host = device.platform == "cpu"
+        there: Any = jax.device_put(np.resize(pool, shape) if on_host else pool, device)
+        shards.append(there if on_host else repeat_pool(there, shape))
+    return jax.make_array_from_single_device_arrays(fill.shape, sharding, shards)
 
-    return jax.make_array_from_callback(fill.shape, sharding, shard)
+
+@functools.partial(jax.jit, static_argnums=1)
+def repeat_pool(pool: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns what `np.resize(pool, shape)` does, made where the pool is, in no more memory than
+    the result. No number here exceeds (POOL - 1) * POOL, which 32 bits hold."""
+    place = jnp.zeros(shape, jnp.uint32)
+    stride = 1
+    for dim in reversed(range(len(shape))):
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, dim) % POOL
+        place = (place + index * jnp.uint32(stride % POOL)) % POOL
+        stride *= shape[dim]
+    return pool.at[place].get(mode="promise_in_bounds")
 
 
 def reason(error: Exception) -> str:

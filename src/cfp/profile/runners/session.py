@@ -8,8 +8,9 @@ Processes that run the same programs compile a part of them each (`exchange`).
 A run is timed from the call until every result is ready on every device; where other processes run
 their part of it, all line up first. A program for one device alone is process 0's; in the others it
 is compiled at once and takes no time. Results that are fed back replace the donated
-arguments, as in a training loop; all else is made at the first run and kept. Nothing here warms up,
-repeats or averages.
+arguments, as in a training loop; all else is made at the first run and kept, while the device has
+room for it: else those of other programs are freed, and made again. Nothing here warms up, repeats
+or averages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import tempfile
 import threading
 import time
@@ -38,6 +40,9 @@ from cfp.profile.runners.job import Compiled, Failed, Job, Memory, Shares
 from cfp.profile.runners.local_devices import local_devices, one_device, wait_for_others
 
 _log = logging.getLogger(__name__)
+
+ROOM = 0.9  # of a device's memory for the program that runs and the inputs of the others: what is
+# free lies in pieces, and the allocator tries for 10 s before it says that none is large enough
 
 
 class _Compiling:
@@ -75,6 +80,7 @@ class Session:
     ) -> None:
         self.mesh = mesh
         self._one = one_device(mesh)
+        self._room_bytes = ROOM * _memory_bytes(mesh)
         self._exchange = exchange
         self._wait_for_others = self.waiting(mesh)
         self._emit = emit
@@ -105,6 +111,7 @@ class Session:
         if isinstance(executable, str):
             return Failed(key, executable)
         wait: Any = jax.block_until_ready
+        self._make_room(entry, executable)
         try:
             inputs = entry.inputs or [*map(make_input, entry.job.inputs, executable.shardings)]
             entry.inputs = None  # some are donated: if the run fails, they are gone
@@ -118,10 +125,26 @@ class Session:
                 seconds = time.perf_counter() - start
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this program's
             return Failed(key, reason(error))
-        for result, argument in entry.job.feedback.items():
-            inputs[argument] = results[result]
+        for result, made in zip(executable.order, results, strict=True):
+            if result in entry.job.feedback:
+                inputs[entry.job.feedback[result]] = made
         entry.inputs = None if entry.job.frees else inputs
         return seconds
+
+    def _make_room(self, entry: _Entry, executable: Executable) -> None:
+        """Frees inputs of other programs until this one has the memory that it needs."""
+        held = {
+            other: ready.memory.argument_bytes
+            for other in self._entries.values()
+            if other is not entry and other.inputs is not None
+            if isinstance(ready := other.done.result(), Executable)
+        }
+        needs_bytes = executable.memory.total_bytes + sum(held.values())
+        for other, held_bytes in held.items():
+            if needs_bytes <= self._room_bytes:
+                return
+            other.inputs = None
+            needs_bytes -= held_bytes
 
     def time_shares(self, keys: Sequence[str]) -> dict[str, Shares]:
         """Runs programs under the profiler, as often as they are listed. Programs that fail are
@@ -265,3 +288,9 @@ class Session:
         else:
             needs, sends = executable.memory, executable.collectives
             self._emit(Compiled(key, entry.seconds, needs, sends, executable.kernels))
+
+
+def _memory_bytes(mesh: Mesh) -> float:
+    """Returns the memory of one device, as far as it says; a host's is not counted."""
+    stats: Mapping[str, int] = next(iter(local_devices(mesh))).memory_stats() or {}
+    return stats.get("bytes_limit", math.inf)
