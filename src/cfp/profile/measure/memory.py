@@ -80,6 +80,7 @@ def memory_use(
     graph = cut.graph
     inputs = set(graph.inputs)
     parameters, state = _stored(cut)
+    parameter_bytes, state_bytes = stored_bytes(cut, layouts, elsewhere)
 
     def size(values: Iterable[int]) -> int:
         return _size(cut, layouts, values)
@@ -92,7 +93,7 @@ def memory_use(
             if made is Role.BACKWARD or value in inputs:
                 gradients.add(value)
     gradients = {v for v in gradients - parameters - state if graph.values[v].shape}
-    fixed = size(parameters) + size(state)
+    fixed = sum(stored_bytes(cut, layouts))
     total = _own_bytes(cut, layouts, memory)
     # what the compiler fuses away is not there: no part is more than is left of the total
     activations = min(held_bytes(cut, layouts), max(total - fixed, 0))
@@ -101,8 +102,8 @@ def memory_use(
     outside = cut.iteration is None and not cut.blocks.blocks  # it runs once, around a loop
     update = min(scratch, memory.temporary_bytes) if outside else 0
     return MemoryUse(
-        parameter_bytes=size(parameters - {graph.inputs[position] for position in elsewhere}),
-        state_bytes=size(state),
+        parameter_bytes=parameter_bytes,
+        state_bytes=state_bytes,
         gradient_bytes=summed,
         activation_bytes=activations * (1 if cut.iteration is None else cut.iteration.kept),
         scratch_bytes=scratch - update,
@@ -127,6 +128,16 @@ def held_bytes(cut: Extract, layouts: Layouts) -> int:
         elif graph.values[value].shape:
             held.add(value)
     return _size(cut, layouts, held - away)
+
+
+def stored_bytes(
+    cut: Extract, layouts: Layouts, elsewhere: Collection[int] = ()
+) -> tuple[int, int]:
+    """Returns the bytes of the parameters among a program's arguments, but for those that are
+    `elsewhere`, and of the rest of its training state."""
+    parameters, state = _stored(cut)
+    parameters -= {cut.graph.inputs[position] for position in elsewhere}
+    return _size(cut, layouts, parameters), _size(cut, layouts, state)
 
 
 def _stored(cut: Extract) -> tuple[set[int], set[int]]:
