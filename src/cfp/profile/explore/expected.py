@@ -139,10 +139,12 @@ class Expectations:
             parameters += now[0] - was[0]
             state += now[1] - was[1]
         activations = use.activation_bytes
-        if option.combo != base.combo:
-            held = [self._held(kind, replace(one, keep=base.keep)) for one in (base, option)]
-            activations = activations * held[1] // max(held[0], 1)
-        if option.keep is not base.keep:
+        plain = replace(option, state=base.state, keep=base.keep)
+        if plain != base:
+            activations = activations * self._held(kind, plain) // max(self._held(kind, base), 1)
+        if option.keep is base.keep:
+            activations += self._held(kind, option) - self._held(kind, plain)
+        else:
             activations = min(activations, self._held(kind, option))
         return replace(
             use,
