@@ -84,6 +84,7 @@ class InventedCampaign:
         self.network = None
         self.deadline = budget.ends
         self.deadlines: list[float] = []
+        self.ran: list[list[int]] = []  # plans that ran in turn, by number
 
     @contextlib.contextmanager
     def until(self, deadline: float) -> Iterator[None]:
@@ -135,6 +136,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Chooser, In
             campaign.deadlines.append(campaign.deadline)
             if out_of_time:
                 raise OutOfTime
+            campaign.ran.append([plan.number for plan in plans.values()])
             return {
                 name: MeasuredStep(name, None, left_out=NO_TIME)
                 if plan.number in late
@@ -269,7 +271,7 @@ def test_steps_of_other_rounds_are_not_compared_run_by_run(choosing: Choosing) -
     chosen = chooser.choose()
     assert chosen.steps[0].name == "predicted 2"
     runs = {s.name: len(s.runs_s) for s in chosen.steps}
-    assert runs == {"predicted 2": 16, "predicted 1": 16, "predicted 3": 0}
+    assert runs == {"predicted 2": 16, "predicted 1": 0, "predicted 3": 16}
 
 
 def test_what_fits_as_predicted_is_searched_once(choosing: Choosing) -> None:
@@ -302,6 +304,14 @@ def test_a_step_that_needs_less_than_predicted_makes_it_search_again(choosing: C
     chooser, proposals = choosing(needs=(320, 220, 120, 20), limit=320)
     assert chosen_number(chooser) == 0
     assert proposals.limits[1] == 320 + 80
+
+
+def test_where_the_best_misses_the_limit_the_others_are_not_run(choosing: Choosing) -> None:
+    """Far from the limit all run at once."""
+    for limit, waves in ((320, [[1], [2, 3]]), (10_000, [[0, 1, 2]])):
+        chooser, _ = choosing(needs=(460, 360, 260, 160), limit=limit, count=3)
+        chooser.choose()
+        assert cast(Any, chooser.campaign).ran == waves
 
 
 def test_what_then_exceeds_is_not_taken(choosing: Choosing) -> None:

@@ -16,7 +16,6 @@ from cfp.errors import CfpError
 from cfp.plan import Plan
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
-from cfp.profile.explore.keeps import MOST
 from cfp.profile.explore.scope import Recompute
 from cfp.profile.measure import costs
 from cfp.profile.measure.memory import MemoryUse
@@ -128,21 +127,24 @@ def test_what_leads_by_memory() -> None:
     analysis = model("gpt", layers=3)
     profile = invented_profile(analysis)
     composition = compose(analysis, profile)
-    fastest = Solver(composition.problem).fastest(None)
+    solver = Solver(composition.problem)
+    fastest = solver.fastest(None)
     assert fastest is not None
     needs = composition.memory_bytes(fastest.plan.choice)
     far = leading_plans(analysis, profile, 10 * needs)
-    near = leading_plans(analysis, profile, needs)
+    assert far == leading_plans(analysis, profile, None)
     assert not far.binds
-    assert near.binds
-    assert not leading_plans(analysis, profile, None).binds
-    for kind, options in far.options.items():
-        assert (
-            options == list(near.options[kind])[: len(options)] or options[0] in near.options[kind]
-        )
-        assert len(near.options[kind]) <= MOST
     chosen = dict(zip(composition.kinds, composition.chosen(fastest.plan.choice), strict=True))
-    assert all(chosen[kind] in options for kind, options in near.options.items())
+    assert {kind: [option] for kind, option in chosen.items()} == far.first
+    smallest = solver.frontier().plans[0]
+    for limit, plan in ((0.9 * needs, None), (1.0, smallest)):
+        near = leading_plans(analysis, profile, limit)
+        assert near.binds
+        within = solver.fastest(int(limit))
+        point = plan or (within and within.plan) or smallest
+        for kind, option in zip(composition.kinds, composition.chosen(point.choice), strict=True):
+            assert option in near.first[kind]
+        assert {*near.spare} == {*near.first}
 
 
 def test_words_for_who_decides() -> None:

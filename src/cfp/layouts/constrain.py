@@ -11,6 +11,7 @@ that what was gathered is not kept either: the others would be copied for nothin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,24 +81,31 @@ class Constrain:
         return self._lie(self._lie(array, found.via), found.layout)
 
     def fence(
-        self, held: Sequence[tuple[Held, Any]], after: tuple[Operand, int, Any] | None
+        self,
+        held: Sequence[tuple[Held, Any]],
+        after: tuple[Operand, int, Any] | None,
+        handed_on: Sequence[tuple[int, Any]],
     ) -> list[Any]:
         barrier: Any = jax.lax.optimization_barrier
         arrays = [array for _, array in held]
         if after is None:
             return list(barrier(arrays))
         operand, value, cotangent = after
-        fenced: list[Any] = list(barrier([*arrays, cotangent]))
-        arrays, cotangent = fenced[:-1], fenced[-1]
+        before = [array for _, array in handed_on]
+        fenced: list[Any] = list(barrier([*arrays, cotangent, *before]))
         if not self._on_cpu:
-            return arrays
+            return fenced[: len(arrays)]
         entry = self.layouts.entries.get(operand)
-        lies = self.layouts.known.get(value, whole(len(self.mesh.axis_names)))
-        there = self._is_there(cotangent, lies if entry is None else entry.layout)
+        lies = [self._known(value) if entry is None else entry.layout]
+        lies += [self._known(one) for one, _ in handed_on]
+        there = functools.reduce(jnp.logical_and, map(self._is_there, fenced[len(arrays) :], lies))
         return [
             array if one.parameter and not self._gathered(one) else _select(there, array)
-            for (one, _), array in zip(held, arrays, strict=True)
+            for (one, _), array in zip(held, fenced, strict=False)
         ]
+
+    def _known(self, value: int) -> Layout:
+        return self.layouts.known.get(value, whole(len(self.mesh.axis_names)))
 
     @property
     def _on_cpu(self) -> bool:

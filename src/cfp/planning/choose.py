@@ -1,9 +1,10 @@
 """From the search's answers to one plan: what their steps really need and take decides.
 
-The best predictions run as full steps, in turn. With a memory limit m and a step found to need d
-more than the search counts, the next search is for m - d (or for more, if it needs less), until
-that finds nothing new. The fastest that fits is chosen; where others are as fast, as far as the
-rounds tell, the one that needs least memory is taken, if it is clearly less.
+The best predictions run as full steps, in turn. Near a memory limit m the best one runs alone at
+first: where it does not fit, the others are not expected to. With a step found to need d more than
+the search counts, the next search is for m - d (or for more, if it needs less), until that finds
+nothing new. The fastest that fits is chosen; where others are as fast, as far as the rounds tell,
+the one that needs least memory is taken, if it is clearly less.
 
 The fastest of several in some rounds is, in part, the luckiest. So the chosen one runs again, on
 fresh rounds, with the templates beside it: what is reported of it, and how it compares. So does the
@@ -21,6 +22,7 @@ from cfp.plan import Plan
 from cfp.plan.evidence import MeasuredStep
 from cfp.planning.audit import NO_TIME, audit, confirm, what_they_show
 from cfp.planning.proposals import Proposal, Proposals
+from cfp.profile.explore.keeps import NEAR
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.confidence import EQUIVALENT, Verdict
 from cfp.profile.measure.full_step import ALONE
@@ -119,7 +121,11 @@ class Chooser:
             raised = self.limit is not None and allowance is not None and allowance > self.limit
             if not new or (raised and not any(map(self._may_gain, new))):
                 break
-            self._try(new)
+            if self.count and len(new) > 1 and self._near(new[0]):
+                self._try(new[:1])
+            tried = self._tried.get(new[0].point.choice)
+            if tried is None or tried.fits(self.limit):
+                self._try(new)
             if self.limit is None or allowance is None:
                 break
             corrected = self.limit - self._missed(found)
@@ -138,6 +144,13 @@ class Chooser:
         """Returns whether a plan is predicted to be clearly faster than all that fit."""
         fitting = [tried.proposal.point.time_s for tried in self._fitting()]
         return not fitting or one.point.time_s < GAIN * min(fitting)
+
+    def _near(self, proposal: Proposal) -> bool:
+        """Returns whether a plan may turn out to miss the limit, and others would be compiled for
+        nothing: not where the compiler makes several in the time of one."""
+        if self.limit is None or self.campaign.budget.abreast > 1:
+            return False
+        return proposal.point.memory_bytes > NEAR * self.limit
 
     def _smallest(self) -> list[Proposal]:
         """Returns the plan that is predicted to need least, if the measurements make any."""
@@ -182,6 +195,8 @@ class Chooser:
                 if self._measure(proposals[:1]):
                     return
         best = proposals[0]
+        if best.point.choice in self._tried:
+            return
         needs = None
         here = self.campaign.network is None  # else only the worker can compile it
         if here and self.limit is not None and self.campaign.budget.compiles():
@@ -190,7 +205,8 @@ class Chooser:
 
     def _measure(self, proposals: Sequence[Proposal]) -> bool:
         """Measures all of them in turn with one another; returns whether there was time for any."""
-        first = len(self._tried)
+        choices = {one.point.choice for one in proposals}
+        first = len(self._tried.keys() - choices)
         plans = {f"predicted {first + i + 1}": one.plan for i, one in enumerate(proposals)}
         try:
             steps = audit(self.campaign, plans)

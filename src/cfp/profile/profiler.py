@@ -4,9 +4,10 @@ what starting a program takes              Campaign.set_overhead
 one option of every segment                so that there is a plan at any moment
 the options that may be best               Explorer, or all of them
 reshardings                                between the fastest of them: no plan has them without
-split streams                              of the fastest option; where memory counts, of several
-training state split further               of the fastest option; where memory counts, of several
-what is kept for the backward pass         of the leading plans' options, where it may matter
+split streams                              of the fastest option
+training state split further               of the fastest option
+both, and what is kept for the backward    of the options of plans that are expected to lead, where
+pass                                       memory may decide (`explore.expected`)
 reshardings                                every pair of layouts at a boundary
 the fastest options alone                  of segments measured as two in a row
 """
@@ -23,9 +24,16 @@ from dataclasses import dataclass, field, replace
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import AnyMesh
+from cfp.profile.explore.expected import Expectations
 from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.explore.forecast import ALONE, Forecast, Stage, options_ahead
-from cfp.profile.explore.keeps import Leading, allowed, may_keep_more, measure_keeps
+from cfp.profile.explore.keeps import (
+    ROUNDS,
+    Leading,
+    allowed,
+    may_keep_more,
+    measure_leading,
+)
 from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import measure_states, memory_counts
@@ -85,7 +93,6 @@ class _Profiler:
         leads = self.leading is not None
         self.forecast = Forecast(self.analysis, self.ledger, self.scope, leads=leads)
         self.finished = [False] * len(self.kinds)
-        self.tight = False  # memory counts
 
     def run(self) -> Profile:
         stages = [  # as `forecast.Stage` counts them
@@ -96,7 +103,7 @@ class _Profiler:
             ("reshardings", self._reshard_leading),
             ("split streams", self._streams),
             ("training state split further", self._states),
-            ("what is kept for the backward pass", self._keeps),
+            ("what needs less memory", self._expected),
             ("reshardings", self._reshard),
             ("the fastest options alone", self._alone),
         ]
@@ -253,23 +260,32 @@ class _Profiler:
             explorer.tell(option, max(time_s, RESOLUTION_S), cost.rough)
 
     def _streams(self) -> None:
-        self.tight = memory_counts(self.analysis, self.ledger, self.scope)
-        measure_streams(self.ledger, self.scope, thorough=self.tight)
+        measure_streams(self.ledger, self.scope, thorough=self._thorough())
 
     def _states(self) -> None:
-        measure_states(self.ledger, self.scope, thorough=self.tight)
+        measure_states(self.ledger, self.scope, thorough=self._thorough())
 
-    def _keeps(self) -> None:
-        """Measures what the leading options take when they keep less or more. What leads then may
-        be others, of which it is measured too."""
+    def _thorough(self) -> bool:
+        """Returns whether all that may need less memory is measured: where nobody can say which of
+        it would lead."""
+        if self.leading is not None and not self.scope.lean:
+            return False
+        return memory_counts(self.analysis, self.ledger, self.scope)
+
+    def _expected(self) -> None:
+        """Measures what is expected to lead, and is not known, until all that leads is measured. It
+        is little: expectations are corrected by what they led to."""
         recompute, limit = self.scope.recompute, self.scope.memory_limit_bytes
-        if self.leading is None or recompute is Recompute.AS_WRITTEN:
+        if self.leading is None:
             return
         if limit is None and not any(map(may_keep_more, self.kinds)):
             return
-        for _ in range(LEADS):
+        expectations = Expectations(self.ledger, self.scope)
+        for _ in range(ROUNDS):
             leading = self.leading(self._profile(Recompute.AUTO))
-            if not measure_keeps(self.ledger, leading, recompute):
+            if leading.binds:
+                leading = self.leading(self._profile(Recompute.AUTO, expectations))
+            if not measure_leading(self.ledger, leading, recompute):
                 return
 
     def _reshard(self) -> None:
@@ -292,7 +308,8 @@ class _Profiler:
             if not leading.binds or not measure_alone(self.ledger, leading.first):
                 return
 
-    def _profile(self, recompute: Recompute) -> Profile:
+    def _profile(self, recompute: Recompute, expectations: Expectations | None = None) -> Profile:
+        """Returns all that was measured and may be chosen, and what is expected besides."""
         campaign = self.campaign
         times = {
             resharding: self.ledger.resharding_s(resharding)
@@ -300,7 +317,7 @@ class _Profiler:
         }
         return Profile(
             machine=self.machine,
-            segments=tuple(self._segment(kind, recompute) for kind in self.kinds),
+            segments=tuple(self._segment(kind, recompute, expectations) for kind in self.kinds),
             interfaces=self.interfaces,
             reshardings={what: found for what, found in times.items() if found is not None},
             base_s=campaign.base_s,
@@ -312,10 +329,16 @@ class _Profiler:
             missing=tuple(dict.fromkeys(self.missing)),
         )
 
-    def _segment(self, kind: Kind, recompute: Recompute) -> SegmentProfile:
+    def _segment(
+        self, kind: Kind, recompute: Recompute, expectations: Expectations | None
+    ) -> SegmentProfile:
         found = self.ledger.segment(kind, self.finished[kind.index])
         costs = {o: cost for o, cost in found.costs.items() if allowed(kind, o, recompute)}
-        return replace(found, costs=costs)
+        if expectations is None:
+            return replace(found, costs=costs)
+        more = expectations.of(kind)
+        layouts = {**found.layouts, **more.layouts}
+        return replace(found, costs={**costs, **more.costs}, layouts=layouts)
 
 
 def _first(kind: Kind) -> Option:

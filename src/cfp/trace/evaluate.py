@@ -18,7 +18,15 @@ import jax
 from jax._src import source_info_util
 
 from cfp.trace.callbacks import DEBUG, Debug, debug_params
-from cfp.trace.graph import LOOP_ENTER, LOOP_PRIMITIVES, LOOP_SLICE, LOOP_STACK, Equation, Graph
+from cfp.trace.graph import (
+    LOOP_ENTER,
+    LOOP_PRIMITIVES,
+    LOOP_SLICE,
+    LOOP_STACK,
+    Equation,
+    Graph,
+    Role,
+)
 from cfp.trace.recomputation import Held, Operand, Recomputation, redirect
 
 Env = dict[Any, Any]  # arrays by value; `_Rebuild` has names for what is no value
@@ -47,11 +55,14 @@ class Touch(Protocol):
         ...
 
     def fence(
-        self, held: Sequence[tuple[Held, Any]], after: tuple[Operand, int, Any] | None
+        self,
+        held: Sequence[tuple[Held, Any]],
+        after: tuple[Operand, int, Any] | None,
+        handed_on: Sequence[tuple[int, Any]],
     ) -> list[Any]:
         """Returns the tensors that something is computed again from, such that a compiler neither
         takes what was computed before for it, nor computes it before the tensor `after` is there
-        (an operand, its value and the array)."""
+        (an operand, its value and the array), and what is `handed_on` (values and arrays)."""
         ...
 
 
@@ -209,7 +220,9 @@ class _Rebuild:
             return env
         if ("again", number) not in env:
             held = [(one, self._entered(*one.operand, one.value, env)) for one in group.held]
-            fenced = self.touch.fence(held, self._after(group.after, env))
+            after = self._after(group.after, env)
+            handed_on = [] if after is None else self._handed_on(after[1], env)
+            fenced = self.touch.fence(held, after, handed_on)
             local = dict(env)
             for operand in group.readers:
                 entry = self.touch.entry(*operand)
@@ -231,6 +244,15 @@ class _Rebuild:
             return None
         value = self.graph.equations[operand[0]].inputs[operand[1]]
         return (operand, value, self._entered(*operand, value, env)) if value in env else None
+
+    def _handed_on(self, after: int, env: Env) -> list[tuple[int, Any]]:
+        """Returns what the forward pass of a segment hands on, where its cotangent is an argument:
+        in the step that cannot be there before, and what is computed again is not there beside what
+        the forward pass needs."""
+        if self.graph.values[after].producer is not None:
+            return []
+        made = {value for equation in self.graph.role(Role.FORWARD) for value in equation.outputs}
+        return [(v, env[v]) for v in dict.fromkeys(self.graph.outputs) if v in made and v in env]
 
     def _given(self, equation: Equation, env: Env) -> Any:
         with jax.named_scope(f"cfp[{equation.index}]"):

@@ -61,10 +61,10 @@ def parts(found: MemoryUse) -> tuple[int, int, int, int]:
             State.ZERO1,
             (A + B, (A + B) // 4, A + B, (X + HIDDEN + MASK + OUT) // 4),
         ),
-        (
+        (  # both passes read b, so that it stays gathered; the backward pass does not read a
             ("batch", "batch"),
             State.FSDP,
-            ((A + B) // 4, (A + B) // 4, (A + B) // 4, (X + HIDDEN + MASK + OUT) // 4),
+            ((A + B) // 4, (A + B) // 4, (A + B) // 4, (X + HIDDEN + MASK + OUT) // 4 + B),
         ),
         # columns: parameters split, the data whole
         (
@@ -85,6 +85,14 @@ def test_two_products(
 ) -> None:
     (kind,) = kinds(two_products())
     assert parts(use(kind, named(kind, *names, state=state))) == expected
+
+
+def test_a_backward_loop_gathers_parameters_itself() -> None:
+    """FSDP keeps what data parallel keeps: each of the two loops gathers a layer at a time."""
+    loop = kinds(model("llama", layers=7, scan=True))[1]
+    combo = tuple(choices.index((0,)) for choices in loop.strategies)
+    both = (use(loop, Option(combo, state)) for state in (State.BLOCK, State.FSDP))
+    assert len({found.activation_bytes for found in both}) == 1
 
 
 def test_on_two_axes() -> None:

@@ -21,7 +21,7 @@ from cfp.profile.measure.rounds import AGREEING, USUAL
 from cfp.profile.measure.store import Store
 from cfp.profile.profiler import measure_segments
 from cfp.profile.programs import requests
-from cfp.profile.runners.job import Compiled, Failed
+from cfp.profile.runners.job import Compiled, Failed, Memory
 from tests.profile.fake_runner import (
     MACHINE,
     MEMORY,
@@ -36,6 +36,7 @@ from tests.profile.steps import analysed, mesh_of
 __all__ = ["clock"]
 FACTOR = 2.0  # that an estimate may be off by
 MOST = 0.8  # of a run's time, in which it is not
+MUCH = Memory(0, 0, 2**20, 0)  # so that some of it may be what is kept for the backward pass
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Slow(FakeRunner):
 
     compiles: dict[str, float] = field(default_factory=dict)
     draw: random.Random = field(default_factory=lambda: random.Random(0))
+    memory: Memory = MEMORY
 
     def finished(self, timeout_s: float) -> list[Compiled | Failed]:
         self._call("finished", self.pending, self.pending)
@@ -53,7 +55,7 @@ class Slow(FakeRunner):
             usual_s = self.compiles[kind_of(self.names[key])]
             seconds = usual_s * self.draw.uniform(0.7, 1.4)
             self.clock.now += seconds
-            answers.append(Compiled(key, seconds, MEMORY))
+            answers.append(Compiled(key, seconds, self.memory))
         return answers
 
 
@@ -115,6 +117,7 @@ def simulated(
         | {FULL_STEP: whole * run_s, RESHARDING: 1e-3, "idle": 1e-4},
         compiles={kind: part * compile_s for kind, part in layer.items()}
         | {FULL_STEP: more * whole * compile_s, RESHARDING: 0.2, "idle": 0.1},
+        memory=MEMORY if limit_bytes is None else MUCH,
     )
     told = Told(clock)
     start = clock.now
@@ -161,14 +164,14 @@ def test_the_time_left_is_within_a_factor_of_two_through_most_of_a_run(
 
 @pytest.mark.usefixtures("uncompiled")
 def test_it_counts_what_a_memory_limit_makes_it_measure(clock: Clock, tmp_path: Path) -> None:
-    """Several options with state split further, and what they keep: a third of all programs. They
-    are counted once the first options show that memory counts, not when their stage begins."""
+    """Options with state split further, and what they keep. They are counted once the first options
+    show that memory counts, not when their stage begins."""
     told, start, runner = simulated(clock, tmp_path, 8, (4.0, 0.2, 0, 1.0), limit_bytes=1.0)
     names = [runner.names[key] for key in runner.submitted() if "segment" in runner.names[key]]
     again = [name for name in names if "keeps" in name]
     further = [name for name in names if "zero1" in name or "fsdp" in name]
     assert again
-    assert len({*again, *further}) > 0.3 * len(names)
+    assert len({*again, *further}) > 0.2 * len(names)
     assert told_within(told.left, start, clock.now, 1.3) >= MOST
 
 

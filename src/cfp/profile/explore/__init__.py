@@ -13,7 +13,8 @@ The files, in the order of processing:
     explorer    the next combinations to measure, and whether it is enough
     streams     of which options split streams are measured
     states      of which options training state is measured split further
-    keeps       which options are measured keeping less, or more, for the backward pass
+    keeps       what keeps clearly less for the backward pass, and the options of leading plans
+    expected    what unmeasured options should need and take that save memory
     neighbours  what options cost beside one another: reshardings, and two in a row
     forecast    how many programs the stages ahead will measure
 """

@@ -1,31 +1,33 @@
 """How many programs the stages ahead of profiling will measure, by kind, before they are known.
 
 Options and full steps are most of the time. Options are a range (`Explorer.ahead`); reshardings
-depend on which options turn out fast, and are small: a rough range does. Where memory counts, by
-the fastest options measured so far, split streams and training state are measured of several
-options, and near the limit so is what they keep: together that may be half of all programs.
+depend on which options turn out fast, and are small: a rough range does. Where memory may decide,
+by the fastest options measured so far, some options follow that need less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from cfp.analysis import Analysis
 from cfp.layouts.state import State
 from cfp.profile.explore.explorer import default_limit
 from cfp.profile.explore.factors import Factors
-from cfp.profile.explore.keeps import NEAR, keeps_ahead
-from cfp.profile.explore.scope import Scope
+from cfp.profile.explore.keeps import NEAR, may_keep_more
+from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import fastest_peak_bytes, finalists_of
 from cfp.profile.explore.streams import SOME
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead
-from cfp.profile.programs.kinds import Kind, Option
+from cfp.profile.programs.kinds import Kind
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 BEST_ALONE = 2  # more of them where memory may decide: the best plan's, and those of the next best
+NEEDING_LESS = Ahead(
+    1, 6
+)  # options of a segment that may lead where memory decides, as seen of GPT
+# and LLaMA
 LEADING_RESHARDINGS = 2.0  # for every boundary, between the fastest options; many lie alike
 ALL_RESHARDINGS = 3.0  # for every boundary, at the most: too many make the estimate too wide
 SPLIT_FURTHER = len(State) - 1  # ways of training state besides following the blocks
@@ -41,30 +43,20 @@ class Stage(IntEnum):
     LEADING_RESHARDINGS = 4
     STREAMS = 5
     STATES = 6
-    KEEPS = 7
+    EXPECTED = 7
     RESHARDINGS = 8
     ALONE = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Further:
-    """What is measured of options besides their strategies: of several where memory counts
-    (`tight`), and `keeps` levels of what they keep, by kind."""
-
-    tight: bool
-    keeps: tuple[Ahead, ...]
-
-
 class Forecast:
     """Finds what is ahead from what was measured so far. `leads` says that somebody finds leading
-    plans, without which no level is measured."""
+    plans: then only what may lead is measured where memory decides, else all that may need less."""
 
     def __init__(self, analysis: Analysis, ledger: Ledger, scope: Scope, *, leads: bool) -> None:
         self._analysis = analysis
         self._ledger = ledger
         self._scope = scope
         self._leads = leads
-        self._keeps: dict[bool, tuple[Ahead, ...]] = {}
         self._boundaries = len({crossing.boundary for crossing in ledger.crossings})
 
     def after(self, stage: Stage, options: Sequence[Ahead], full_steps: int) -> dict[str, Ahead]:
@@ -72,53 +64,50 @@ class Forecast:
         by kind of segment."""
         limit, lean = self._scope.memory_limit_bytes, self._scope.lean
         peak = 0.0 if limit is None else fastest_peak_bytes(self._analysis, self._ledger)
-        tight = lean or (limit is not None and peak > limit)
-        binds = limit is not None and peak > NEAR * limit
-        further = Further(tight, self._levels(binds) if stage < Stage.KEEPS else ())
-        kinds = self._ledger.kinds
+        thorough = lean or (limit is not None and peak > limit and not self._leads)
+        binds = self._leads and limit is not None and peak > NEAR * limit
         found = {FULL_STEP: Ahead(full_steps, full_steps)}
-        for kind, left in zip(kinds, options, strict=True):
-            found |= _programs(stage, kind, left, further, finalists_of(self._scope))
+        for kind, left in zip(self._ledger.kinds, options, strict=True):
+            finalists = finalists_of(self._scope) if thorough else None
+            count = left if stage <= Stage.OPTIONS else Ahead(0, 0)
+            if stage < Stage.EXPECTED:
+                count = count.plus(self._expected(kind, binds))
+            found |= _programs(stage, kind, count, finalists, binds)
         return {**found, RESHARDING: _reshardings(stage, self._boundaries)}
 
-    def _levels(self, binds: bool) -> tuple[Ahead, ...]:
-        """Returns how many levels of each kind will be measured, by its first option: to find that
-        takes tens of milliseconds a kind, so it is found once."""
-        if not self._leads:
-            return (Ahead(0, 0),) * len(self._ledger.kinds)
-        if binds not in self._keeps:
-            self._keeps[binds] = tuple(
-                keeps_ahead(kind, Option((0,) * len(kind.strategies)), binds, self._scope.recompute)
-                for kind in self._ledger.kinds
-            )
-        return self._keeps[binds]
+    def _expected(self, kind: Kind, binds: bool) -> Ahead:
+        """Returns how many options will be measured that need less, or keep more."""
+        more = Ahead(0, 0)
+        if (
+            self._leads
+            and may_keep_more(kind)
+            and self._scope.recompute is not Recompute.AS_WRITTEN
+        ):
+            more = Ahead(1, 2)
+        return more.plus(NEEDING_LESS) if binds else more
 
 
 def _programs(
-    stage: Stage, kind: Kind, options: Ahead, further: Further, finalists: int
+    stage: Stage, kind: Kind, count: Ahead, finalists: int | None, binds: bool
 ) -> dict[str, Ahead]:
-    """Returns the programs of one kind of segment, by name."""
-    count = Ahead(0, 0)
+    """Returns the programs of one kind of segment, by name: `count` options, and what is measured
+    besides. Of so many `finalists`, all that may need less memory is."""
     if stage < Stage.FIRST:
         count = count.plus(Ahead(1, 1))
-    if stage <= Stage.OPTIONS:
-        count = count.plus(options)
     if stage < Stage.STREAMS and any(kind.streams):
-        more = Ahead(SOME, SOME + SPLIT_FURTHER) if further.tight else Ahead(0, SOME)
-        count = count.plus(more)
+        count = count.plus(
+            Ahead(0, SOME) if finalists is None else Ahead(SOME, SOME + SPLIT_FURTHER)
+        )
     if stage < Stage.STATES:
-        several = min(finalists, kind.space)
-        high = SPLIT_FURTHER * (several if further.tight else 2)  # else the fastest, and another
-        low = several if further.tight else SPLIT_FURTHER  # of some, two ways lie alike
-        count = count.plus(Ahead(low, high))
-    if stage < Stage.KEEPS:
-        count = count.plus(further.keeps[kind.index])
+        several = 2 if finalists is None else min(finalists, kind.space)  # the fastest and another
+        low = SPLIT_FURTHER if finalists is None else several  # of some, two ways lie alike
+        count = count.plus(Ahead(low, SPLIT_FURTHER * several))
     name = f"segment {kind.index}"
     if kind.chained is None:
         return {name: count}
     alone = Ahead(0, 0)
     if stage < Stage.ALONE:  # where memory may decide, the best plan's, which may change
-        alone = Ahead(ALONE, ALONE + BEST_ALONE if further.tight else ALONE)
+        alone = Ahead(ALONE, ALONE + BEST_ALONE if binds else ALONE)
     return {f"chained {name}": count, name: alone}
 
 

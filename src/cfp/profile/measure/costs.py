@@ -89,7 +89,7 @@ def cost_of(kind: Kind, layouts: Sequence[Layouts], measured: Sequence[Measureme
     times = [extract.times / extract.iterations for extract in kind.extracts]
     uses = []
     for extract, lie, found, known in zip(
-        kind.extracts, layouts, measured, _elsewhere(kind), strict=True
+        kind.extracts, layouts, measured, elsewhere(kind), strict=True
     ):
         assert found.memory is not None
         uses.append(memory_use(extract, lie, found.memory, known))
@@ -106,7 +106,7 @@ def cost_of(kind: Kind, layouts: Sequence[Layouts], measured: Sequence[Measureme
     )
 
 
-def _elsewhere(kind: Kind) -> list[set[int]]:
+def elsewhere(kind: Kind) -> list[set[int]]:
     """Returns the arguments of each program that a program further out has too, and the slices that
     an iteration reads of the stacks outside."""
     found = []

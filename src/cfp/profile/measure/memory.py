@@ -29,6 +29,7 @@ from cfp.profile.runners.job import Memory
 from cfp.segments.extract import Extract
 from cfp.segments.keep import held_values
 from cfp.trace import Graph, Role
+from cfp.trace.recomputation import redirect
 
 # A compiler makes these again wherever they are read: what is kept is what they are made of.
 SPREAD = frozenset({"broadcast_in_dim", "iota"})
@@ -80,6 +81,7 @@ def memory_use(
     graph = cut.graph
     inputs = set(graph.inputs)
     parameters, state = _stored(cut)
+    parameter_bytes, state_bytes = stored_bytes(cut, layouts, elsewhere)
 
     def size(values: Iterable[int]) -> int:
         return _size(cut, layouts, values)
@@ -92,7 +94,7 @@ def memory_use(
             if made is Role.BACKWARD or value in inputs:
                 gradients.add(value)
     gradients = {v for v in gradients - parameters - state if graph.values[v].shape}
-    fixed = size(parameters) + size(state)
+    fixed = sum(stored_bytes(cut, layouts))
     total = _own_bytes(cut, layouts, memory)
     # what the compiler fuses away is not there: no part is more than is left of the total
     activations = min(held_bytes(cut, layouts), max(total - fixed, 0))
@@ -101,8 +103,8 @@ def memory_use(
     outside = cut.iteration is None and not cut.blocks.blocks  # it runs once, around a loop
     update = min(scratch, memory.temporary_bytes) if outside else 0
     return MemoryUse(
-        parameter_bytes=size(parameters - {graph.inputs[position] for position in elsewhere}),
-        state_bytes=size(state),
+        parameter_bytes=parameter_bytes,
+        state_bytes=state_bytes,
         gradient_bytes=summed,
         activation_bytes=activations * (1 if cut.iteration is None else cut.iteration.kept),
         scratch_bytes=scratch - update,
@@ -113,7 +115,8 @@ def memory_use(
 
 def held_bytes(cut: Extract, layouts: Layouts) -> int:
     """Returns what one device keeps from a program's forward pass to its backward pass, at most:
-    the compiler may fuse some of it away."""
+    the compiler may fuse some of it away. A parameter that both passes gather alike is gathered
+    once: compilers merge equal collectives."""
     parameters, state = _stored(cut)
     graph = cut.graph
     away = parameters | state | graph.constants.keys()
@@ -126,7 +129,41 @@ def held_bytes(cut: Extract, layouts: Layouts) -> int:
             todo += graph.equations[producer].inputs
         elif graph.values[value].shape:
             held.add(value)
-    return _size(cut, layouts, held - away)
+    return _size(cut, layouts, held - away) + _gathered_bytes(cut, layouts, parameters)
+
+
+def _gathered_bytes(cut: Extract, layouts: Layouts, parameters: Collection[int]) -> int:
+    """Returns the bytes of parameters that are gathered alike in both passes. What is computed
+    again gathers its own, and so does a backward pass that is a loop of its own."""
+    if cut.iteration is not None and cut.iteration.kept > 1:
+        return 0
+    graph = cut.graph
+    again = redirect(graph, layouts.again).reads
+    lie = dict(zip(graph.inputs, layouts.inputs, strict=True))
+    read: dict[Role, set[tuple[int, Layout]]] = {role: set() for role in Role}
+    for equation in graph.equations:
+        for i, value in enumerate(equation.inputs):
+            at = equation.index, i
+            if value in parameters and at not in again:
+                entry = layouts.entries.get(at)
+                layout = layouts.uses.get(at) if entry is None else entry.layout
+                if layout is not None and layout != lie[value]:
+                    read[equation.role].add((value, layout))
+    return sum(
+        math.prod(local_shape(layout, graph.values[value].shape, cut.blocks.mesh_shape))
+        * int(graph.values[value].dtype.itemsize)
+        for value, layout in read[Role.FORWARD] & read[Role.BACKWARD]
+    )
+
+
+def stored_bytes(
+    cut: Extract, layouts: Layouts, elsewhere: Collection[int] = ()
+) -> tuple[int, int]:
+    """Returns the bytes of the parameters among a program's arguments, but for those that are
+    `elsewhere`, and of the rest of its training state."""
+    parameters, state = _stored(cut)
+    parameters -= {cut.graph.inputs[position] for position in elsewhere}
+    return _size(cut, layouts, parameters), _size(cut, layouts, state)
 
 
 def _stored(cut: Extract) -> tuple[set[int], set[int]]:

@@ -45,7 +45,8 @@ def job_key(machine: Machine, program: str, layouts: Layouts) -> str:
         entries = sorted(layouts.entries.items())
         lie.append([[where, one.number, one.layout, one.via] for where, one in entries])
     if layouts.again:
-        lie.append([one.to_json() for one in layouts.again])
+        # before, it could run beside the forward pass, which is other memory
+        lie.append(["after the forward pass", *(one.to_json() for one in layouts.again)])
     return key_of(machine, program, lie)
 
 
