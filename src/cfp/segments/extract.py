@@ -47,8 +47,9 @@ class Extract:
     """`values[i]`, `equations[i]` and `blocks_of[i]` name value, equation and block i as the step
     does.
 
-    `feedback` maps results to the arguments they replace in the next step, by position. One of a
-    loop is an `iteration`, of which `times` happen in a step.
+    `feedback` maps results to the arguments they replace in the next step, by position; those
+    `in_place` take their memory, too. One of a loop is an `iteration`, of which `times` happen in a
+    step.
     """
 
     graph: Graph
@@ -64,6 +65,14 @@ class Extract:
     def iterations(self) -> int:
         """Returns how many iterations the measured program runs; 1 outside loops."""
         return 1 if self.iteration is None else MEASURED_ITERATIONS
+
+    @property
+    def in_place(self) -> dict[int, int]:
+        """Returns the results that replace arguments that the step donates. Where it does not, they
+        are written beside them, and nothing has to be copied before it is overwritten."""
+        return {
+            r: argument for r, argument in self.feedback.items() if argument in self.graph.donated
+        }
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -158,6 +167,7 @@ def _cut_graph(
     place: Mapping[int, int],
 ) -> Graph:
     actual = program.aliases
+    donated = {graph.inputs[position] for position in graph.donated}
     new = [
         replace(
             equation,
@@ -185,7 +195,7 @@ def _cut_graph(
         outputs=outputs,
         input_paths=tuple(graph.describe(value) for value in program.inputs),
         output_paths=tuple(graph.describe(value) for value in program.outputs),
-        donated=frozenset(),
+        donated=frozenset(i for i, value in enumerate(program.inputs) if value in donated),
         constants={
             number[value]: constant
             for value, constant in graph.constants.items()

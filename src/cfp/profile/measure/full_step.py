@@ -31,9 +31,8 @@ Step = tuple[Analysis, Layouts]
 
 
 def whole_step(analysis: Analysis) -> Extract:
-    """Returns the step as a job; training state is fed back where the step donates it."""
+    """Returns the step as one program."""
     graph = analysis.graph
-    feedback = find_feedback(graph, analysis.grouping.parameters)
     return Extract(
         graph=graph,
         blocks=analysis.grouping,
@@ -41,7 +40,7 @@ def whole_step(analysis: Analysis) -> Extract:
         equations=tuple(range(len(graph.equations))),
         blocks_of=tuple(range(len(analysis.blocks))),
         times=1,
-        feedback={result: at for result, at in feedback.items() if at in graph.donated},
+        feedback=find_feedback(graph, analysis.grouping.parameters),
     )
 
 

@@ -70,7 +70,7 @@ def _lines(extract: Extract) -> Iterable[str]:
         yield f"{equation.outputs} = {texts[op]} {equation.inputs} {equation.role.value}"
     for loop in graph.loops:  # a whole step has them, a segment's program does not
         yield f"loop {loop.parent} {loop.length} {loop.reverse} {loop.carries} {loop.twin}"
-    yield f"out {graph.outputs} round {sorted(extract.feedback.items())}"
+    yield f"out {graph.outputs} round {sorted(extract.in_place.items())}"
     if extract.iteration is not None:
         carries, varies = (
             sorted(extract.iteration.carries.items()),

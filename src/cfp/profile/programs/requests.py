@@ -95,7 +95,7 @@ def layout_request(
 
     def make() -> Job:
         module = lower(extract, layouts, mesh, machine.exports)
-        return Job(key, name, module, fills(extract, layouts), dict(extract.feedback), frees)
+        return Job(key, name, module, fills(extract, layouts), extract.in_place, frees)
 
     count = len(extract.graph.inputs) + len(extract.graph.outputs)
     return Request(key, program, name, group, count, make)
