@@ -44,6 +44,7 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.plan_quality
 	$(BIN)/python -m bench.memory_limit
 	$(BIN)/python -m bench.search_overhead
+	$(BIN)/python -m bench.limit_planning
 
 # Does the same on clusters made of network namespaces. It needs root and iproute2, and takes many hours.
 # Plans are kept, so running a part of it (`python -m bench.throughput --models gpt`) loses nothing.

@@ -1,11 +1,12 @@
 """What a memory limit does: the step's time under limits from generous to impossible.
 
 On 4 virtual CPU devices, which have no limit of their own. Limits are shares of what CFP's plan
-without a limit needs. At each, CFP plans with recomputation and without, and both plans run in turn
-with the templates that fit. A plan fits if the compiler says that its step needs no more. "FSDP,
-checkpointed" is FSDP in which every segment keeps what comes in and computes the rest again, as
-with `jax.checkpoint` around each: XLA's compiler for CPUs undoes the hand-written form outside of
-loops (`cfp.layouts.constrain`), so CFP's own stands for it.
+without a limit needs, or `just` what "FSDP, checkpointed" needs, so that it fits exactly. At each,
+CFP plans with recomputation and without, and both plans run in turn with the templates that fit. A
+plan fits if the compiler says that its step needs no more. "FSDP, checkpointed" is FSDP in which
+every segment keeps what comes in and computes the rest again, as with `jax.checkpoint` around each:
+XLA's compiler for CPUs undoes the hand-written form outside of loops (`cfp.layouts.constrain`), so
+CFP's own stands for it.
 
 `python -m bench.memory_limit` writes bench/results/memory_limit.md. Stopped, it goes on where it
 was (`--store`). For times worth keeping run it on an idle machine.
@@ -40,14 +41,16 @@ TEMPLATES = ("data_parallel", "megatron", "megatron_sp", "zero1", "fsdp")
 CHECKPOINTED = "fsdp, checkpointed"
 OURS = {"cfp": "auto", "cfp without recomputation": "as written"}  # name -> `recompute`
 NAMES = (*OURS, *TEMPLATES, CHECKPOINTED)
-SHARES = (1.2, 0.9, 0.75, 0.6, 0.5, 0.4, 0.3)  # of what the plan without a limit needs
+JUST = "just"  # the limit at which `CHECKPOINTED` fits exactly
+SHARES = ("1.2", JUST, "0.75", "0.6", "0.5", "0.4", "0.3")  # of what the plan without a limit needs
 BATCH = 64  # activations are most of the memory
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One limit of one model. `steps` has seconds and bytes of the plans that fit and ran, `why`
-    the reason of those that are not there. `predicted_bytes` and `splits` are of CFP's plan."""
+    """One limit of one model, as it was `asked` for. `steps` has seconds and bytes of the plans
+    that fit and ran, `why` the reason of those that are not there. `predicted_bytes` and `splits`
+    are of CFP's plan."""
 
     model: str
     share: float
@@ -56,12 +59,15 @@ class Row:
     why: dict[str, str]
     predicted_bytes: int | None
     splits: str
+    asked: str
+    mesh: tuple[int, ...]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--shares", default=",".join(map(str, SHARES)))
+    parser.add_argument("--shares", default=",".join(SHARES))
+    parser.add_argument("--mesh", default="4", help="as 2x2")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--layers", type=int, default=None, help="of every model")
     parser.add_argument("--size", default="small")
@@ -73,28 +79,32 @@ def main() -> None:
     options.store.mkdir(parents=True, exist_ok=True)
     done = options.store / "memory_limit.json"
     rows = [Row(**row) for row in json.loads(done.read_text())] if done.exists() else []
-    known = {(row.model, row.share) for row in rows}
+    mesh = tuple(map(int, options.mesh.split("x")))
+    known = {(row.model, row.asked, tuple(row.mesh)) for row in rows}
     for model in options.models.split(","):
-        shares = [float(share) for share in options.shares.split(",")]
-        todo = [share for share in shares if (model, share) not in known]
-        for row in run(model, todo, options) if todo else ():
+        shares = options.shares.split(",")
+        todo = [share for share in shares if (model, share, mesh) not in known]
+        for row in run(model, mesh, todo, options) if todo else ():
             rows.append(row)
             done.write_text(json.dumps([asdict(row) for row in rows]))
             options.out.write_text(render(rows, options.batch))
     print(render(rows, options.batch))
 
 
-def run(model: str, shares: list[float], options: argparse.Namespace) -> Any:
+def run(model: str, mesh: tuple[int, ...], shares: list[str], options: argparse.Namespace) -> Any:
     """Yields the rows of a model."""
     sizes = {} if options.layers is None else {"layers": options.layers}
-    case = make_case(model, options.batch, (4,), size=options.size, **sizes)
+    case = make_case(model, options.batch, mesh, size=options.size, **sizes)
     free = plan_of(case, None, "auto", options)
     made = make_templates(TEMPLATES, case.step, case.args, case.mesh)
     others = {name: one for name, one in made.items() if isinstance(one, Plan)}
     if "fsdp" in others:
         others[CHECKPOINTED] = checkpointed(others["fsdp"], case)
     for share in shares:
-        limit = int(share * free.memory_bytes())
+        if share == JUST:
+            limit = others[CHECKPOINTED].memory_bytes()
+        else:
+            limit = int(float(share) * free.memory_bytes())
         plans, why = dict[str, Plan](), {n: w for n, w in made.items() if isinstance(w, str)}
         for name, recompute in OURS.items():
             try:
@@ -109,12 +119,14 @@ def run(model: str, shares: list[float], options: argparse.Namespace) -> Any:
                 why[name] = f"needs {bytes_text(plan.memory_bytes())}"
         yield Row(
             model,
-            share,
+            limit / free.memory_bytes(),
             limit,
             measure(case, plans, options.rounds),
             why,
             None if ours is None or ours.predicted is None else ours.predicted.memory_bytes,
             "" if ours is None else splits_of(ours),
+            share,
+            mesh,
         )
 
 
@@ -165,9 +177,10 @@ def render(rows: list[Row], batch: int) -> str:
         "",
         made_by("bench.memory_limit"),
         "",
-        f"Models of size `small`, batch {batch}, {sizes}, 4 virtual CPU devices. Milliseconds of "
-        "a full step, run in turn; in brackets MiB by the compiler; `-` where a plan does not fit. "
-        "Limits are per device; the share is of what CFP's plan without a limit needs.",
+        f"Models of size `small`, batch {batch}, {sizes}, 4 virtual CPU devices, in a row unless "
+        "the model says 2x2. Milliseconds of a full step, run in turn; in brackets MiB by the "
+        "compiler; `-` where a plan does not fit. Limits are per device; shares are of what CFP's "
+        "plan without a limit needs.",
         "",
         "| model | limit MiB (share) | " + " | ".join(NAMES) + " | predicted MiB (error) |",
         "|---|---|" + "---|" * (len(NAMES) + 1),
@@ -180,8 +193,8 @@ def render(rows: list[Row], batch: int) -> str:
             error = row.predicted_bytes / row.steps["cfp"][1] - 1
             errors.append(abs(error))
             off = f"{row.predicted_bytes / 2**20:.1f} ({error:+.1%})"
-        limit = f"{row.limit_bytes / 2**20:.1f} ({row.share:g})"
-        lines.append(f"| {row.model} | {limit} | {' | '.join(cells)} | {off} |")
+        limit = f"{row.limit_bytes / 2**20:.1f} ({row.share:.2g})"
+        lines.append(f"| {_name(row)} | {limit} | {' | '.join(cells)} | {off} |")
     if errors:
         median, worst = statistics.median(errors), max(errors)
         lines += [
@@ -189,23 +202,29 @@ def render(rows: list[Row], batch: int) -> str:
             f"Memory, predicted against compiled: median error {median:.1%}, worst {worst:.1%}.",
         ]
     lines += ["", *_gains(rows), "", "CFP's plans:", ""]
-    lines += [f"- {row.model} at {row.share:g}: {row.splits or row.why['cfp']}" for row in rows]
+    lines += [f"- {_name(row)} at {row.share:.2g}: {row.splits or row.why['cfp']}" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def _gains(rows: list[Row]) -> list[str]:
-    """Says how CFP compares with the checkpointed FSDP where that one just fits."""
+    """Says how CFP compares with the checkpointed FSDP where that one just fits, and with all that
+    fits there."""
     found = []
-    for model in dict.fromkeys(row.model for row in rows):
-        fit = [r for r in rows if r.model == model and {"cfp", CHECKPOINTED} <= r.steps.keys()]
+    for name in dict.fromkeys(map(_name, rows)):
+        fit = [r for r in rows if _name(r) == name and {"cfp", CHECKPOINTED} <= r.steps.keys()]
         if fit:
-            row = min(fit, key=lambda one: one.share)
+            row = min(fit, key=lambda one: one.limit_bytes)
             ratio = row.steps[CHECKPOINTED][0] / row.steps["cfp"][0]
             found.append(
-                f"- {model}: at the smallest limit at which {CHECKPOINTED} fits ({row.share:g}), "
+                f"- {name}: at the smallest limit at which {CHECKPOINTED} fits ({row.share:.2g}), "
                 f"it takes {ratio:.2f} times as long as CFP's plan."
             )
     return found
+
+
+def _name(row: Row) -> str:
+    """Returns the model, with the mesh where that has several axes."""
+    return row.model if len(row.mesh) == 1 else f"{row.model} {'x'.join(map(str, row.mesh))}"
 
 
 def _cell(step: tuple[float, int] | None) -> str:

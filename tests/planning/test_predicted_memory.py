@@ -30,8 +30,8 @@ from tests.profile.cases import mesh
 
 MESH = (4,)
 WORST, MEDIAN = 0.10, 0.05
-# An update that runs once, around a loop, copies what it overwrites: XLA makes two copies of it all
-# or three, which was seen to depend on the folder that the source files are in.
+# An update that runs once, around a loop, is a program of its own. Since its results are fed back
+# in the order of their arguments, XLA copies more of what it overwrites than in the step.
 WORST_OF_UPDATES = 0.15
 
 
