@@ -193,7 +193,9 @@ def test_a_program_without_a_schedule_tells_nothing_of_its_kernels(
     session = object.__new__(StandInSession)
     monkeypatch.setattr(StandInSession, "_axes", lambda self: {"x": 2})
     scheduled, other = (
-        Executable(cast(Any, SimpleNamespace(as_text=lambda said=said: said)), (), NOTHING, None)
+        Executable(
+            cast(Any, SimpleNamespace(as_text=lambda said=said: said)), (), (), NOTHING, None
+        )
         for said in (text, text.replace("is_scheduled=true, ", ""))
     )
     assert session.kernels_of(scheduled) is not None
