@@ -70,8 +70,10 @@ class Forecast:
         for kind, left in zip(self._ledger.kinds, options, strict=True):
             finalists = finalists_of(self._scope) if thorough else None
             count = left if stage <= Stage.OPTIONS else Ahead(0, 0)
-            if stage < Stage.EXPECTED:
-                count = count.plus(self._expected(kind, binds))
+            if stage <= Stage.EXPECTED:  # a few at a time: while some are measured, more may follow
+                expected = self._expected(kind, binds)
+                low = expected.low if stage < Stage.EXPECTED else 0.0
+                count = count.plus(Ahead(low, expected.high))
             found |= _programs(stage, kind, count, finalists, binds)
         return {**found, RESHARDING: _reshardings(stage, self._boundaries)}
 
