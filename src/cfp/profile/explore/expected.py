@@ -36,8 +36,6 @@ from cfp.segments.keep import Keep
 
 AGAIN = 1e-3  # of an option's time: computing something again takes some, and computing more again
 # more, so that of two levels that fit the one that keeps more is measured first
-
-
 LEVELS = (Keep.AS_WRITTEN, Keep.CONTRACTIONS, Keep.INPUTS)  # each computes more again
 
 

@@ -24,10 +24,8 @@ from cfp.profile.programs.kinds import Kind
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
 BEST_ALONE = 2  # more of them where memory may decide: the best plan's, and those of the next best
-NEEDING_LESS = Ahead(
-    1, 6
-)  # options of a segment that may lead where memory decides, as seen of GPT
-# and LLaMA
+# options of a segment that may lead where memory decides, as seen of GPT and LLaMA
+NEEDING_LESS = Ahead(1, 6)
 LEADING_RESHARDINGS = 2.0  # for every boundary, between the fastest options; many lie alike
 ALL_RESHARDINGS = 3.0  # for every boundary, at the most: too many make the estimate too wide
 SPLIT_FURTHER = len(State) - 1  # ways of training state besides following the blocks
