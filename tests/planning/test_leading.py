@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import cfp
 from cfp import planner
 from cfp.errors import CfpError
 from cfp.plan import Plan
+from cfp.planning.choose import NothingFits
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
 from cfp.profile.explore.scope import Recompute
-from cfp.profile.measure import costs
-from cfp.profile.measure.memory import MemoryUse
 from cfp.search import Solver
 from cfp.search.compose import compose
 from cfp.segments.keep import Keep
@@ -72,28 +70,24 @@ def test_a_limit_that_binds_makes_some_segments_compute_again(
 def test_levels_are_measured_where_no_plan_needs_as_little_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By predictions that are too low the limit does not bind, so that no level is measured. Then
-    none of the steps fits, and what they miss the limit by is known."""
-    tried: list[int] = []
-    profile_segments, memory_use = planner.profile_segments, costs.memory_use
+    """The limit does not bind, so that no level is measured. Then none of the steps is found to
+    fit, and what they miss the limit by is known: with so much less the limit binds."""
+    most = plan_with(Keep.AS_WRITTEN).memory_bytes()
+    limit = 2 * most
+    choose, measured = planner.choose, list[set[str]]()
 
-    def watched(task: Any, analysed: Any, campaign: Any, missed_bytes: int) -> Any:
-        tried.append(missed_bytes)
-        return profile_segments(task, analysed, campaign, missed_bytes)
+    def nothing_fits_at_first(*of: Any) -> Any:
+        found = choose(*of)
+        measured.append({one.name for one in stored(tmp_path).values()})
+        if len(measured) == 1:
+            raise NothingFits("No plan fits.", limit - plan_with(Keep.INPUTS).memory_bytes())
+        return found
 
-    def too_low(*of: Any) -> MemoryUse:
-        found = memory_use(*of)
-        return replace(found, activation_bytes=found.activation_bytes // 2, scratch_bytes=0)
-
-    monkeypatch.setattr(planner, "profile_segments", watched)
-    monkeypatch.setattr(costs, "memory_use", too_low)
-    least = plan_with(Keep.INPUTS).memory_bytes()
-    limit = (least + plan_with(Keep.AS_WRITTEN).memory_bytes()) // 2
-    plan = planned(tmp_path, memory_limit=limit)
-    assert tried[0] == 0
-    assert tried[1] > 0
-    assert plan.memory_bytes() <= limit
-    assert {Keep.CONTRACTIONS, Keep.INPUTS} & {segment.keep for segment in plan.segments}
+    monkeypatch.setattr(planner, "choose", nothing_fits_at_first)
+    assert planned(tmp_path, memory_limit=limit).memory_bytes() <= limit
+    first, second = measured
+    assert not any("keeps" in name for name in first)
+    assert any("keeps" in name for name in second)
 
 
 def checkpointed(w: Any, x: Any) -> Any:
