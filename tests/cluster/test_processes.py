@@ -169,7 +169,7 @@ def test_kill_9_during_profiling(
     assert "What was measured is kept" in line
     if victim:  # started again they go on
         there = measured(store)
-        again = finish([*LAUNCH, *options, "--budget", "5s", "--json"])
+        again = finish([*LAUNCH, *options, "--budget", "20s", "--json"])
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["loaded"] >= there > 0
 
