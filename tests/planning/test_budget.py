@@ -278,6 +278,19 @@ def test_a_segment_that_is_quick_to_measure_is_not_hurried(
     assert [split.count(kind) for kind in kinds] == [3, 2, 2]
 
 
+def test_steps_that_are_compiled_side_by_side_leave_more_time() -> None:
+    """Three to choose from and then six more, the chosen one apart, take nine compilations in a row
+    and two side by side."""
+    one = FullStep(40.0, 0.1)
+    kept_s = [
+        budget.ends - budget.profiled
+        for budget in (Budget(0.0, 1000.0, 3, 7, one), Budget(0.0, 1000.0, 3, 7, one, abreast=8))
+    ]
+    runs_s = 3 * (one.choosing_s - 40.0) + 7 * (one.confirming_s - 40.0)
+    assert kept_s[0] == pytest.approx(9 * 40.0 + runs_s)
+    assert kept_s[1] == pytest.approx(max(2 * 40.0 + runs_s, LEFT * 1000.0))
+
+
 def test_deadlines_follow_from_what_a_full_step_takes() -> None:
     without = Budget(100.0, 200.0).followed_by(3, 2)
     assert (without.ends, without.profiled) == (300.0, 300.0), "until there is a plan"

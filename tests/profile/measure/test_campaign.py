@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from cfp.errors import CfpError
+from cfp.profile import api
 from cfp.profile.measure import campaign as module
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.rounds import Effort, OutOfTime
 from cfp.profile.measure.store import Store, StoreWarning
 from cfp.profile.runners.job import Compiled, Failed
+from cfp.profile.runners.local_devices import default_threads
 from tests.profile.fake_runner import (
     MACHINE,
     MEMORY,
@@ -179,6 +181,17 @@ def test_without_overlap_nothing_compiles_while_others_run(clock: Clock, tmp_pat
     assert kinds(runner) == (
         ["submit a", "submit b", "run a", "run b", "submit c", "submit d", "run c", "run d"]
     )
+
+
+@pytest.mark.parametrize(("platform", "overlap"), [("cpu", False), ("gpu", False), ("tpu", True)])
+def test_where_a_compiler_leaves_the_devices_alone(
+    clock: Clock, tmp_path: Path, platform: str, overlap: bool
+) -> None:
+    """On a GPU it tries kernels; several programs are compiled in the time of one there."""
+    machine = replace(MACHINE, platform=platform)
+    made = api.new_campaign(machine, FakeRunner(clock), Store.open(tmp_path), api.Manner())
+    assert made.overlap is overlap
+    assert made.budget.abreast == (1 if platform == "cpu" else default_threads(platform))
 
 
 def test_with_overlap_the_next_wave_compiles_first(clock: Clock, tmp_path: Path) -> None:
