@@ -184,14 +184,14 @@ class Chooser:
         return tuple(steps)
 
     def _try(self, proposals: Sequence[Proposal]) -> None:
-        """Measures proposals. Where there is no time for all of them the best alone may have all
-        that is left, and where that is too little its memory is the compiler's figure, or is not
-        known."""
+        """Measures proposals. Where there is no time for all of them the best alone has all that is
+        left, and is waited for if it is being compiled then; where nothing is left its memory is
+        the compiler's figure, or is not known."""
         if self.count and not self._out_of_time:
             if self._measure(proposals):
                 return
             self._out_of_time = True
-            with self.campaign.until(self.campaign.budget.ends):
+            with self.campaign.awaiting():
                 if self._measure(proposals[:1]):
                     return
         best = proposals[0]

@@ -11,8 +11,9 @@ budget. What that took tells what a full step will take (`FullStep`), and the de
     explored = start + EXPLORED * (profiled - start)
 
 Full steps are therefore what a budget ends with, and the best prediction has its own even where
-there is time for no other. Nothing begins after its deadline, and nothing begins that is expected
-to end after it, so a budget is overrun by what cannot be stopped: one compilation, or one run.
+there is time for no other: if that is being compiled when the budget ends, it is waited for, and
+may run for `OVERRUN` of it. Nothing begins after its deadline, and nothing begins that is
+expected to end after it, so a budget is overrun by a compilation that is under way and a tenth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LEFT = 0.3  # of the budget at the least for full steps, which may take longer t
 LEFT_AT_MOST = 0.5  # of it for all full steps: what they are to compare has to be found first
 EXPLORED = 0.8  # of the time before full steps: reshardings and training state need the rest
 SURE = 1.25  # times what one full step is expected to take: that is a sum over its segments
+OVERRUN = 0.1  # of the budget: a full step that was compiled when it ended may run for this
 # a full step, measured:
 WARMUPS = 1  # rounds: the first run of a program also loads it
 CHOOSING_S = 2.0  # of runs of each step, on which the choice rests
@@ -127,6 +129,11 @@ class Budget:
 
     def left_s(self) -> float:
         return self.ends - time.monotonic()
+
+    @property
+    def late(self) -> float:
+        """Returns until when a full step may run that was compiled just now, or at the end."""
+        return max(self.ends, time.monotonic() + OVERRUN * self.seconds)
 
     def compiles(self) -> bool:
         """Returns whether there is time to compile a full step."""

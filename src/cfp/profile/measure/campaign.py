@@ -17,6 +17,7 @@ What came of it is in `findings`; `compiling` has the programs that the worker h
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,6 +84,7 @@ class Campaign:
         self._blame = Blame()
         self._losses = 0
         self._afresh: set[str] = set()  # to be measured, whatever the store has
+        self._awaited = False  # what is being compiled when the budget ends is waited for
 
     @property
     def known(self) -> dict[str, Measurement]:
@@ -141,6 +143,17 @@ class Campaign:
             yield
         finally:
             self.deadline = usual
+
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """Measures what the budget is there for: it has all that is left, and if it is still being
+        compiled when the budget ends it is waited for, and runs."""
+        self._awaited = True
+        try:
+            with self.until(self.budget.ends):
+                yield
+        finally:
+            self._awaited = False
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -236,8 +249,7 @@ class Campaign:
         if patient:
             programs.compile((*anchor, *wave), following, self.deadline)
         else:
-            usual_s = None if self.budget.one is None else self.budget.one.compile_s
-            wave = programs.compile_in_time(anchor, wave, self.deadline, usual_s)
+            wave = self._compile_in_time(anchor, wave)
         self.compiling_s += time.monotonic() - start
         for request in wave:
             answer = programs.learn(request)
@@ -260,6 +272,14 @@ class Campaign:
             raise OutOfTime from None
         keep = {self._kept, *(request.key for request in (*anchor, *following))}
         programs.retire([request.key for request in wave if request.key not in keep])
+
+    def _compile_in_time(self, anchor: Wave, wave: Wave) -> Wave:
+        usual_s = None if self.budget.one is None else self.budget.one.compile_s
+        if not self._awaited:
+            return self._programs.compile_in_time(anchor, wave, self.deadline, usual_s)
+        wave = self._programs.compile_in_time(anchor, wave, math.inf, usual_s)
+        self.deadline = self.runner.ends = self.budget.late
+        return wave
 
     def _turn(self) -> AbstractContextManager[None]:
         """Returns the lock by which this process has the devices to itself. It is not by mesh: a
