@@ -30,6 +30,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--links", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--batch", type=int, default=BATCH, help="the paper's LLaMA has 80")
     parser.add_argument("--layers", type=int, help="fewer than the paper's")
+    parser.add_argument("--memory", help="of a device, as 36GiB; by default the local one's")
     parser.add_argument("--budget", default="9m", help="for each case; full steps are in it")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
     parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
@@ -40,7 +41,8 @@ def main(words: list[str] | None = None) -> int:
         print(f"bench.gpu: {error}", file=sys.stderr)
         return 1
     given.out.mkdir(parents=True, exist_ok=True)
-    for case in cases(given.models, given.meshes, given.links, given.batch, given.layers):
+    sizes = {"batch": given.batch, "layers": given.layers, "memory": given.memory}
+    for case in cases(given.models, given.meshes, given.links, **sizes):
         path = given.out / case.file
         if not path.exists():
             print(case.name, file=sys.stderr)

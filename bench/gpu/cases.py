@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from jax.sharding import AbstractMesh
 
 import cfp
 from bench.environment import environment
+from cfp import Plan
 from cfp.devices import axis_names
 from cfp.links.replay import replay
 from cfp.models import config, make_step
@@ -33,13 +35,15 @@ NETWORKS = [links for networks in MESHES.values() for links in networks]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model at its paper size in bfloat16, for a mesh with links."""
+    """A model at its paper size in bfloat16, for a mesh with links. A device has the memory of the
+    one that stands in, or what `memory` says of it may be used."""
 
     model: str
     mesh: tuple[int, ...]
     links: str
     batch: int = BATCH
     layers: int | None = None  # all of the paper's
+    memory: str | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +51,8 @@ class Case:
         size = SIZES[self.model]
         if self.layers is not None:
             size += f"-{self.layers}layers"
-        return f"{self.model}-{size}-b{self.batch}-{shape}-{self.links}"
+        limit = "" if self.memory is None else f"-{self.memory}"
+        return f"{self.model}-{size}-b{self.batch}-{shape}-{self.links}{limit}"
 
     @property
     def file(self) -> str:
@@ -65,15 +70,14 @@ def cases(
     models: Sequence[str],
     meshes: Sequence[tuple[int, ...]],
     networks: Sequence[str],
-    batch: int = BATCH,
-    layers: int | None = None,
+    **sizes: Any,
 ) -> Iterator[Case]:
     """Yields the cases of some models, meshes and links, mesh by mesh: those of one share their
     measurements."""
     for mesh in meshes:
         for model in models:
             for links in (one for one in MESHES[mesh] if one in networks):
-                yield Case(model, mesh, links, batch, layers)
+                yield Case(model, mesh, links, **sizes)
 
 
 def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
@@ -88,6 +92,7 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
         mesh=mesh,
         links=case.links,
         budget=budget,
+        memory_limit=case.memory,
         beside=cfp.templates.__all__,
         cache_dir=cache,
         progress=True,
@@ -103,6 +108,7 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
         "device": plan.environment.device_kind,
         "environment": environment(),
         "seconds": seconds,
+        "spent": {one.stage: one.seconds for one in plan.evidence.spent},
         "programs": plan.evidence.programs,
         "loaded": plan.evidence.loaded,
         "predicted_s": plan.predicted.time_s,
@@ -116,9 +122,17 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
             one.name: one.time_s / time_s if one.ran else one.why_not()
             for one in plan.evidence.confirmed[1:]
         },
+        "splits": splits_of(plan),
         "free": free_replays(cache, case.mesh),
         "notes": list(plan.notes),
     }
+
+
+def splits_of(plan: Plan) -> str:
+    """Returns how the plan splits its segments, alike ones in a row together."""
+    assert plan.evidence is not None
+    rows = itertools.groupby(one.splits for one in plan.evidence.segments)
+    return "; ".join(f"{len([*row])}x {splits}" for splits, row in rows)
 
 
 def free_replays(cache: Path, mesh: tuple[int, ...]) -> Mapping[str, tuple[float, float]]:

@@ -49,6 +49,10 @@ def page(rows: Sequence[Row], command: str) -> str:
             f"{sum(_off(row) is not None and abs(_off(row) or 0.0) <= WITHIN for row in rows)} of "
             f"{len(rows)}.",
             "",
+            "## The chosen plans",
+            "",
+            *(f"- {row['case']}: {row['splits']}" for row in rows if "splits" in row),
+            "",
             "## Templates beside the chosen plan (times of its step)",
             "",
             *_table(("case", *names), ([row["case"], *_ratios(row, names)] for row in rows)),

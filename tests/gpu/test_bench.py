@@ -35,6 +35,7 @@ ROW = {
     "predicted_bytes": 80 * 2**30,
     "mfu": 0.4,
     "ratios": {"fsdp": 1.04, "megatron": "does not run: out of memory: it needs 9 GiB"},
+    "splits": "1x batch; 32x batch, batch (fsdp)",
     "free": {"full step: a": [0.343, 0.340], "full step: b": [0.356, 0.320]},
     "notes": [],
 }
@@ -50,6 +51,7 @@ def test_the_page(tmp_path: Path) -> None:
     )
     assert "| moe | 500 s | 40 (0) | 337.0 ms | - | - | - | - | 77.0 (80.0) GiB |" in text
     assert "Planned within 600 s: 2 of 2. Predicted within 5% of the replayed step: 1 of 2." in text
+    assert "- moe: 1x batch; 32x batch, batch (fsdp)" in text
     assert "| llama-7b-b16-8-h200_nvlink | 1.04 | does not run: out of memory |" in text
     assert "| llama-7b-b16-8-h200_nvlink | 2 | 5.5% | 10.1% |" in text
 
@@ -60,6 +62,7 @@ def test_every_case_has_a_file_and_links_that_fit() -> None:
     for case in found:
         find_links(case.links, {f"a{i}": size for i, size in enumerate(case.mesh)})
     assert Case("gpt", (2, 8), "a,b").file == "gpt-6.7b-b16-2x8-a+b.json"
+    assert Case("gpt", (8,), "a", memory="36GiB").name == "gpt-6.7b-b16-8-a-36GiB"
 
 
 def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
