@@ -93,6 +93,11 @@ class InventedCampaign:
         self.deadline = usual
 
     @contextlib.contextmanager
+    def awaiting(self) -> Iterator[None]:
+        with self.until(self.budget.ends):
+            yield
+
+    @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         yield
 
