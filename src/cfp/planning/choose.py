@@ -13,8 +13,8 @@ step on one device alone, which may be faster than the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
@@ -22,16 +22,15 @@ from cfp.plan import Plan
 from cfp.plan.evidence import MeasuredStep
 from cfp.planning.audit import NO_TIME, audit, confirm, what_they_show
 from cfp.planning.proposals import Proposal, Proposals
+from cfp.planning.tried import Tried, best_of, in_its_rounds, taken_for_memory
 from cfp.profile.explore.keeps import NEAR
 from cfp.profile.measure.campaign import Campaign
-from cfp.profile.measure.confidence import EQUIVALENT, Verdict
 from cfp.profile.measure.full_step import ALONE
 from cfp.profile.measure.rounds import OutOfTime
 
 ATTEMPTS = 4  # searches with the limit corrected: each may take full steps, so there is an end
 WORTHWHILE = 0.01  # of the limit: a smaller correction is not worth a search, if a plan fits
 GAIN = 0.98  # of a time: less than predictions of two plans are off by, and no full steps' worth
-CLEARLY_LESS = 0.9  # of the memory: what is worth a difference in time that nobody can measure
 
 
 class NothingFits(CfpError):
@@ -55,27 +54,6 @@ class Chosen:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """What is known of a proposal: its measured step, or the compiler's memory figure alone."""
-
-    proposal: Proposal
-    step: MeasuredStep | None
-    memory_bytes: int | None
-    wave: int = 0  # those of one ran in the same rounds
-
-    @property
-    def time_s(self) -> float:
-        predicted = self.proposal.plan.predicted
-        assert predicted is not None
-        return predicted.time_s if self.step is None else self.step.time_s
-
-    def fits(self, limit: int | None) -> bool:
-        if self.step is not None and not self.step.ran:
-            return False
-        return limit is None or self.memory_bytes is None or self.memory_bytes <= limit
-
-
 @dataclass
 class Chooser:
     """`count` proposals are measured; `others` are plans to run beside the chosen one, or why
@@ -86,7 +64,7 @@ class Chooser:
     limit: int | None
     count: int
     others: Mapping[str, Plan | str]
-    _tried: dict[tuple[int, ...], _Tried] = field(default_factory=dict)
+    _tried: dict[tuple[int, ...], Tried] = field(default_factory=dict)
     _out_of_time: bool = False
     _waves: int = 0
 
@@ -97,15 +75,11 @@ class Chooser:
             fitting = self._fitting()
             if not fitting:
                 raise self._nothing_fits()
-            fastest = min(fitting, key=lambda tried: tried.time_s)
-            best = min(
-                (tried for tried in fitting if tried is fastest or _rather(tried, fastest)),
-                key=lambda tried: (tried.memory_bytes or 0, tried.time_s),
-            )
+            best, fastest = best_of(fitting)
             confirmed = self._confirm(best)
         rest = [t for t in self._tried.values() if t is not best]
-        steps = () if best.step is None else (best.step, *_in_its_rounds(best, rest))
-        notes = [*what_they_show(steps, confirmed), *_for_memory(best, fastest)]
+        steps = () if best.step is None else (best.step, *in_its_rounds(best, rest))
+        notes = [*what_they_show(steps, confirmed), *taken_for_memory(best, fastest)]
         notes += self._unchecked(best, confirmed)
         return Chosen(best.proposal, self.limit, steps, confirmed, tuple(notes))
 
@@ -157,10 +131,10 @@ class Chooser:
         smallest = self.proposals.smallest()
         return [] if smallest is None else [self.proposals.make(smallest)]
 
-    def _fitting(self) -> list[_Tried]:
+    def _fitting(self) -> list[Tried]:
         return [tried for tried in self._tried.values() if tried.fits(self.limit)]
 
-    def _confirm(self, best: _Tried) -> tuple[MeasuredStep, ...]:
+    def _confirm(self, best: Tried) -> tuple[MeasuredStep, ...]:
         """Measures the chosen one on fresh rounds, templates beside it; nothing without audit."""
         if not self.count:
             return ()
@@ -201,7 +175,7 @@ class Chooser:
         here = self.campaign.network is None  # else only the worker can compile it
         if here and self.limit is not None and self.campaign.budget.compiles():
             needs = best.plan.memory_bytes()
-        self._tried[best.point.choice] = _Tried(best, None, needs)
+        self._tried[best.point.choice] = Tried(best, None, needs)
 
     def _measure(self, proposals: Sequence[Proposal]) -> bool:
         """Measures all of them in turn with one another; returns whether there was time for any."""
@@ -216,7 +190,7 @@ class Chooser:
             return False
         self._waves += 1
         for name, proposal in zip(plans, proposals, strict=True):
-            tried = _Tried(proposal, steps[name], steps[name].memory_bytes, self._waves)
+            tried = Tried(proposal, steps[name], steps[name].memory_bytes, self._waves)
             self._tried[proposal.point.choice] = tried
         return True
 
@@ -267,7 +241,7 @@ class Chooser:
             max([0, *missed]),
         )
 
-    def _unchecked(self, best: _Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
+    def _unchecked(self, best: Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
         """Says what was not measured, or not on fresh rounds."""
         notes = []
         if self.limit is not None and best.memory_bytes is None:
@@ -301,41 +275,3 @@ class Chooser:
                 "not predicted."
             )
         return notes
-
-
-def _rather(one: _Tried, fastest: _Tried) -> bool:
-    """Returns whether a plan is as fast as the fastest, as far as the rounds tell, with clearly
-    less memory. Rounds too few to tell are no reason to take one that seems slower by more."""
-    if one.step is None or fastest.step is None or one.wave != fastest.wave:
-        return False
-    assert one.memory_bytes is not None
-    assert fastest.memory_bytes is not None
-    found = one.step.beside(fastest.step)
-    near = found.ratio is not None and found.ratio <= EQUIVALENT
-    return (
-        found.verdict is not Verdict.SLOWER
-        and near
-        and one.memory_bytes <= CLEARLY_LESS * fastest.memory_bytes
-    )
-
-
-def _in_its_rounds(best: _Tried, rest: Sequence[_Tried]) -> Iterator[MeasuredStep]:
-    """Yields the other steps; the runs of those that ran in other rounds are not to be compared."""
-    for tried in rest:
-        if tried.step is not None:
-            yield tried.step if tried.wave == best.wave else replace(tried.step, runs_s=())
-
-
-def _for_memory(best: _Tried, fastest: _Tried) -> Iterator[str]:
-    """Says that the fastest was not taken, and why."""
-    if best is not fastest:
-        assert best.step is not None
-        assert fastest.step is not None
-        needs, other = best.step.memory_bytes, fastest.step.memory_bytes
-        assert needs is not None
-        assert other is not None
-        yield (
-            f"{fastest.step.name} seemed faster by {best.time_s / fastest.time_s - 1:.1%}, which "
-            f"the rounds do not bear out, and needs {bytes_text(other)} on each device: this plan "
-            f"needs {bytes_text(needs)}."
-        )
