@@ -18,14 +18,14 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from cfp.analysis import Analysis
 from cfp.blocks.contraction import flops
 from cfp.layouts import AnyMesh
 from cfp.profile.explore.expected import Expectations
-from cfp.profile.explore.factors import OptionExplorer
+from cfp.profile.explore.exploration import Exploration
 from cfp.profile.explore.forecast import ALONE, Forecast, Stage, options_ahead
 from cfp.profile.explore.keeps import (
     ROUNDS,
@@ -52,13 +52,10 @@ from cfp.profile.programs.lower import check_callbacks
 from cfp.profile.programs.requests import idle_request
 
 IDLE = (2, 64)  # arguments of the programs that do nothing: a line through both is the overhead
-BATCH = 8  # options asked of an explorer at once, two waves: more would be chosen knowing less
-HURRIED = 4  # with a budget, of all explorers: what was measured soon steers what is
 LEADING = 3  # layouts at a boundary between which reshardings are measured while options are
 LAID_OUT = 64  # options laid out at once where all are measured: a second or two of waiting
 LEADS = 3  # times that the leading plans are looked for, a second or two each in a large model:
 # what the first ones showed may let others lead, and more than that was not seen to
-RESOLUTION_S = 1e-6  # less than starting a program varies: nothing is told to be faster
 
 
 def measure_segments(
@@ -134,14 +131,14 @@ class _Profiler:
         few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
         self.campaign.set_overhead(few, many)
         largest = max(self.kinds, key=_work)
-        self.campaign.set_anchor(self.ledger.ask(largest, _first(largest))[0])
+        self.campaign.set_anchor(self.ledger.ask(largest, largest.first)[0])
 
     def _first(self) -> None:
-        self.ledger.measure((kind, _first(kind)) for kind in self.kinds)
+        self.ledger.measure((kind, kind.first) for kind in self.kinds)
         if self.machine.platform == "gpu" and self.campaign.budget.limited:
             # its kernels are tuned by now, as most of a full step's are: what it takes to compile
             # tells what that will take
-            measure_alone(self.ledger, {kind.index: [_first(kind)] for kind in self.kinds})
+            measure_alone(self.ledger, {kind.index: [kind.first] for kind in self.kinds})
         self._foresee_full_step()
 
     def _deadline(self, stage: Stage) -> float:
@@ -157,10 +154,9 @@ class _Profiler:
         deadlines follow from it."""
         step_s = once_s = each_s = 0.0
         for kind in self.kinds:
-            occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
-            step_s += self._takes_s(kind, self._fastest(kind))
+            step_s += self.ledger.step_part_s(kind, self.ledger.fastest(kind))
             once_s += self._compiles_s(kind)
-            each_s += occurrences * self._compiles_s(kind)
+            each_s += len(kind.places) * self._compiles_s(kind)
         # XLA compiles a GPU's kernels once, however many layers have them, and all else for each
         # layer: the truth is between the two, and their geometric mean misses it by least
         shared = self.machine.platform == "gpu"
@@ -171,15 +167,12 @@ class _Profiler:
     def _compiles_s(self, kind: Kind) -> float:
         """Returns what it takes to compile one occurrence of a segment in a step, as far as its
         first option tells."""
-        known, first = self.campaign.known, _first(kind)
+        known, first = self.campaign.known, kind.first
         alone = self.ledger.alone[kind.index].get(first)
         if alone is not None and alone.key in known:
             return known[alone.key].compile_s
         in_a_row = 1 if kind.chained is None else 2
         return sum(known[one.key].compile_s for one in self.ledger.ask(kind, first)) / in_a_row
-
-    def _fastest(self, kind: Kind) -> Option:
-        return next(iter(self.ledger.ranked(kind)), _first(kind))
 
     def _explore(self) -> None:
         if self.scope.exhaustive:
@@ -195,69 +188,15 @@ class _Profiler:
             return
         self.campaign.check_time()
         self.campaign.progress.stage("counting what options send")
-        quick = self._quick()
-        explorers = {
-            kind.index: OptionExplorer(kind, hurried=kind.index not in quick) for kind in self.kinds
-        }
-        for kind in self.kinds:
-            self._tell(explorers[kind.index], kind, _first(kind))
-        while True:
-            batches = []
-            for kind, count in zip(self.kinds, self._batches(quick), strict=True):
-                more = [] if self.finished[kind.index] else explorers[kind.index].ask(count)
-                batches.append([(kind, option) for option in more])
-                self.finished[kind.index] = not more
-            in_turn = itertools.chain(*itertools.zip_longest(*batches))
-            asked = [one for one in in_turn if one is not None]  # if time ends, of every segment
-            if not asked:
-                return
-            self.options = [explorers[kind.index].ahead() for kind in self.kinds]
+        exploration = Exploration(self.ledger, self.campaign.budget.limited)
+        self.finished = exploration.finished
+        while asked := exploration.ask():
+            self.options = exploration.ahead()
             self._forecast(Stage.OPTIONS)
             with self.campaign.until(self._deadline(Stage.OPTIONS)):
                 self.ledger.measure(asked)
             self._foresee_full_step()
-            for kind, option in asked:
-                self._tell(explorers[kind.index], kind, option)
-
-    def _quick(self) -> set[int]:
-        """Returns the segments that are explored as if there were no budget: without one all are,
-        and with one those whose options are all measured in the time of one option of the segment
-        that takes longest. What they cost their neighbours is not in their own time."""
-        if not self.campaign.budget.limited:
-            return {kind.index for kind in self.kinds}
-        each_s = [self._measuring_s(kind, _first(kind)) for kind in self.kinds]
-        quick = (kind for kind in self.kinds if kind.space * each_s[kind.index] <= max(each_s))
-        return {kind.index for kind in quick}
-
-    def _measuring_s(self, kind: Kind, option: Option) -> float:
-        """Returns what it took to measure an option: to compile its programs and to run them."""
-        known = (self.campaign.known[request.key] for request in self.ledger.ask(kind, option))
-        return sum(one.compile_s + sum(one.runs_s) for one in known)
-
-    def _batches(self, quick: Collection[int]) -> list[int]:
-        """Returns how many options to try of each segment: of one that is not quick to measure, by
-        the share of a step that its occurrences take."""
-        times_s = [self._takes_s(kind, self._fastest(kind)) for kind in self.kinds]
-        total_s = max(sum(times_s), RESOLUTION_S)
-        return [
-            BATCH if kind.index in quick else max(1, math.ceil(HURRIED * time_s / total_s))
-            for kind, time_s in zip(self.kinds, times_s, strict=True)
-        ]
-
-    def _takes_s(self, kind: Kind, option: Option) -> float:
-        """Returns what a segment takes in a step where all its occurrences choose this option; 0
-        where it does not run."""
-        cost = self.ledger.cost(kind, option)
-        occurrences = len(self.analysis.distinct_segments[kind.index].occurrences)
-        return 0.0 if cost is None else occurrences * cost.time_s
-
-    def _tell(self, explorer: OptionExplorer, kind: Kind, option: Option) -> None:
-        cost = self.ledger.cost(kind, option)
-        if cost is None:
-            explorer.tell(option, None, False)
-        else:
-            time_s = cost.at_least_s if cost.rough else cost.time_s
-            explorer.tell(option, max(time_s, RESOLUTION_S), cost.rough)
+            exploration.tell(asked)
 
     def _streams(self) -> None:
         measure_streams(self.ledger, self.scope, thorough=self._thorough())
@@ -339,10 +278,6 @@ class _Profiler:
         more = expectations.of(kind)
         layouts = {**found.layouts, **more.layouts}
         return replace(found, costs={**costs, **more.costs}, layouts=layouts)
-
-
-def _first(kind: Kind) -> Option:
-    return Option((0,) * len(kind.strategies))
 
 
 def _all(kind: Kind, sample: int | None) -> Iterable[Option]:

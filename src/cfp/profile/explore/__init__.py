@@ -11,6 +11,7 @@ The files, in the order of processing:
     regress     what unmeasured combinations should take
     space       the combinations, listed or searched
     explorer    the next combinations to measure, and whether it is enough
+    exploration the explorers of all segments, side by side
     streams     of which options split streams are measured
     states      of which options training state is measured split further
     keeps       what keeps clearly less for the backward pass, and the options of leading plans

@@ -71,6 +71,21 @@ class Ledger:
         }
         return sorted(costs, key=lambda option: costs[option].time_s)
 
+    def fastest(self, kind: Kind) -> Option:
+        """Returns the fastest of those, or the first option of a kind where there are none."""
+        return next(iter(self.ranked(kind)), kind.first)
+
+    def step_part_s(self, kind: Kind, option: Option) -> float:
+        """Returns what a kind takes in a step where all its occurrences choose this option; 0 where
+        it does not run."""
+        cost = self.cost(kind, option)
+        return 0.0 if cost is None else len(kind.places) * cost.time_s
+
+    def measuring_s(self, kind: Kind, option: Option) -> float:
+        """Returns what it took to measure an option: to compile its programs and to run them."""
+        known = (self.campaign.known[request.key] for request in self.ask(kind, option))
+        return sum(one.compile_s + sum(one.runs_s) for one in known)
+
     def ask(self, kind: Kind, option: Option) -> list[Request]:
         """Returns the requests of an option: itself, or two in a row."""
         if option not in self.requests[kind.index]:

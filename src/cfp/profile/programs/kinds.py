@@ -106,6 +106,11 @@ class Kind:
         return math.prod(len(choices) for choices in self.strategies)
 
     @property
+    def first(self) -> Option:
+        """Returns the option that takes the first strategy of every block."""
+        return Option((0,) * len(self.strategies))
+
+    @property
     def choices(self) -> tuple[tuple[Strategy, ...], ...]:
         """Returns all strategies of every block: `strategies`, then `streams`."""
         pairs = zip(self.strategies, self.streams, strict=True)
