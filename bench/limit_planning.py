@@ -31,7 +31,7 @@ from bench.planned import SHAPE, make_case
 from cfp.errors import CfpError
 from cfp.profile import Store
 from cfp.profile.measure.measurement import Measurement
-from cfp.profile.measure.outlook import FULL_STEP, kind_of
+from cfp.profile.measure.progress import FULL_STEP, kind_of
 from cfp.profile.measure.rounds import USUAL
 from cfp.report import TerminalProgress
 

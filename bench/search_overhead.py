@@ -89,7 +89,7 @@ def run(model: str, layers: int, batch: int, folder: Path, wave: int, store: str
         analysed = time.monotonic()
         profile = measure_segments(campaign, analysis, case.mesh, Scope())
         profiled = time.monotonic()
-        compiling_s, running_s = campaign.compiling_s, campaign.running_s
+        compiling_s, running_s = campaign.compiling_s, campaign.running.seconds
         proposals = Proposals(case.step, analysis, case.mesh, profile, pins={}, pinned={})
         proposals.solver.frontier()
         found = proposals.best(None, 3)

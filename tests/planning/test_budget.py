@@ -27,8 +27,7 @@ from cfp.profile.api import Manner, new_campaign
 from cfp.profile.measure import campaign as campaign_module
 from cfp.profile.measure.budget import LEFT, LEFT_AT_MOST, OVERRUN, SURE, Budget, FullStep
 from cfp.profile.measure.campaign import Campaign
-from cfp.profile.measure.outlook import kind_of
-from cfp.profile.measure.progress import Progress
+from cfp.profile.measure.progress import Progress, kind_of
 from cfp.profile.measure.store import Store
 from cfp.profile.programs import requests
 from cfp.profile.runners.job import Compiled, Failed, Job

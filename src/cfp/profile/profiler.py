@@ -42,7 +42,7 @@ from cfp.profile.measure.budget import FullStep
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import SegmentProfile
 from cfp.profile.measure.ledger import Ledger
-from cfp.profile.measure.outlook import FULL_STEP, Ahead
+from cfp.profile.measure.progress import FULL_STEP, Ahead
 from cfp.profile.measure.rounds import OutOfTime
 from cfp.profile.profile import Profile
 from cfp.profile.programs.boundary import find_interfaces
@@ -259,8 +259,8 @@ class _Profiler:
             segments=tuple(self._segment(kind, recompute, expectations) for kind in self.kinds),
             interfaces=self.interfaces,
             reshardings={what: found for what, found in times.items() if found is not None},
-            base_s=campaign.base_s,
-            each_s=campaign.each_s,
+            base_s=campaign.running.base_s,
+            each_s=campaign.running.each_s,
             compiled=campaign.compiled,
             loaded=campaign.loaded,
             compile_s=campaign.compile_s,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from cfp.profile import Progress
 from cfp.profile.measure.measurement import Measurement
-from cfp.profile.measure.outlook import left_text
+from cfp.profile.measure.progress import left_text
 from cfp.report.text import line, time_text
 
 OVERDUE = 0.25  # the least share of the time last told that is shown as left until it is told anew

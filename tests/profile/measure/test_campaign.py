@@ -227,14 +227,17 @@ def test_what_it_takes_to_start_a_program_is_removed(clock: Clock, tmp_path: Pat
     times = {"few": base + 4 * each, "many": base + 128 * each, "a": 7.0 + base + 6 * each}
     campaign = new_campaign(FakeRunner(clock, times), tmp_path)
     campaign.set_overhead(request("few", arguments=4), request("many", arguments=128))
-    assert campaign.each_s == pytest.approx(each)
-    assert campaign.base_s == pytest.approx(base)
+    assert campaign.running.each_s == pytest.approx(each)
+    assert campaign.running.base_s == pytest.approx(base)
     campaign.measure([request("a", arguments=6)])
     assert campaign.known["a"].overhead_s == pytest.approx(base + 6 * each)
     assert campaign.known["a"].time_s == pytest.approx(7.0)
     again = new_campaign(FakeRunner(clock, times), tmp_path)
     again.set_overhead(request("few", arguments=4), request("many", arguments=128))
-    assert (again.base_s, again.each_s) == (campaign.base_s, campaign.each_s)
+    assert (again.running.base_s, again.running.each_s) == (
+        campaign.running.base_s,
+        campaign.running.each_s,
+    )
 
 
 @pytest.mark.parametrize(("few", "many"), [(2.0, 1.0), (1.0, 50.0)])
@@ -244,8 +247,8 @@ def test_starting_never_takes_less_than_nothing(
     campaign = new_campaign(FakeRunner(clock, {"few": few, "many": many, "a": 0.01}), tmp_path)
     campaign.set_overhead(request("few", arguments=4), request("many", arguments=128))
     campaign.measure([request("a", arguments=6)])
-    assert campaign.base_s >= 0
-    assert campaign.each_s >= 0
+    assert campaign.running.base_s >= 0
+    assert campaign.running.each_s >= 0
     assert campaign.known["a"].time_s == 0.0
 
 
@@ -253,7 +256,7 @@ def test_overhead_that_cannot_be_measured_is_none(clock: Clock, tmp_path: Path) 
     runner = FakeRunner(clock, fails={("few", "compile"): "no"})
     campaign = new_campaign(runner, tmp_path)
     campaign.set_overhead(request("few", arguments=4), request("many", arguments=128))
-    assert (campaign.base_s, campaign.each_s) == (0.0, 0.0)
+    assert (campaign.running.base_s, campaign.running.each_s) == (0.0, 0.0)
 
 
 def test_a_machine_that_slows_down_between_waves(clock: Clock, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_two_in_one_wave(clock: Clock, tmp_path: Path) -> None:
     found = campaign(runner, tmp_path)
     found.measure(requests("a", "b"))
     assert set(runner.ran()) == {"a"}
-    assert (found.compiled, found.ran, found.taken_over) == (2, 1, 1)
+    assert (found.compiled, found.running.ran, found.running.taken_over) == (2, 1, 1)
     assert found.known["a"].time_s == found.known["b"].time_s > 2.0
     assert found.known["b"].provenance is Provenance.REPLAYED
     assert found.known["b"].name == "b"
@@ -58,7 +58,7 @@ def test_kernels_that_differ_are_run(clock: Clock, tmp_path: Path) -> None:
     found = campaign(runner, tmp_path)
     found.measure(requests("a", "b", "c"))  # nothing is told of the last one
     assert set(runner.ran()) == {"a", "b", "c"}
-    assert found.taken_over == 0
+    assert found.running.taken_over == 0
 
 
 def test_another_mesh_with_links_of_its_own(clock: Clock, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_another_mesh_with_links_of_its_own(clock: Clock, tmp_path: Path) -> Non
     mesh = replace(STANDING_IN, mesh_shape=(2, 4))
     second = campaign(runner, tmp_path, "h200_nvlink,l40s_pcie", mesh)
     second.measure(requests("b"))
-    assert (runner.ran(), second.taken_over, second.loaded) == ([], 1, 0)
+    assert (runner.ran(), second.running.taken_over, second.loaded) == ([], 1, 0)
     own, other = second.known["b"], first.known["a"]
     assert own.shares is not None
     assert other.shares is not None
@@ -80,7 +80,7 @@ def test_another_mesh_with_links_of_its_own(clock: Clock, tmp_path: Path) -> Non
     assert own.communication_s != pytest.approx(other.communication_s)
     again = campaign(FakeRunner(clock), tmp_path, "l40s_pcie,h200_nvlink", mesh)
     again.measure(requests("b"))
-    assert (again.loaded, again.taken_over) == (1, 0)
+    assert (again.loaded, again.running.taken_over) == (1, 0)
 
 
 def test_another_compiler_measures_again(clock: Clock, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_full_steps_run(clock: Clock, tmp_path: Path) -> None:
     found.measure(requests("step", "other"), together=True)
     assert set(runner.ran()) == {"step", "other"}
     assert runner.ran() == sorted(runner.ran(), reverse=True), "one after another"
-    assert found.taken_over == 0
+    assert found.running.taken_over == 0
 
 
 def test_one_that_fails_shows_nothing_of_the_other(clock: Clock, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_one_that_fails_shows_nothing_of_the_other(clock: Clock, tmp_path: Path)
     found.measure(requests("a", "b"))
     assert found.known["a"].failed == "out of memory"
     assert found.known["b"].failed is None
-    assert found.taken_over == 0
+    assert found.running.taken_over == 0
 
 
 def test_what_does_not_fit_the_program_is_measured_again(clock: Clock, tmp_path: Path) -> None:

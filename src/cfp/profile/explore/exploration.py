@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from cfp.profile.explore.factors import OptionExplorer
 from cfp.profile.measure.ledger import Ledger
-from cfp.profile.measure.outlook import Ahead
+from cfp.profile.measure.progress import Ahead
 from cfp.profile.programs.kinds import Kind, Option
 
 BATCH = 8  # options asked of an explorer at once, two waves: more would be chosen knowing less

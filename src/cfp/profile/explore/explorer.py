@@ -38,7 +38,7 @@ from cfp.profile.explore.covering import covering
 from cfp.profile.explore.effects import Effects
 from cfp.profile.explore.regress import Surrogate
 from cfp.profile.explore.space import BEAM, CombinationSpace
-from cfp.profile.measure.outlook import Ahead
+from cfp.profile.measure.progress import Ahead
 
 FITTED = 300  # measurements of a store that the model is fitted to: its time grows with the cube
 # Replayed on 55 drawn segments (tests: `replay`), these take 31 programs each and lose 1.3 % on

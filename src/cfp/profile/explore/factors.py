@@ -17,7 +17,7 @@ from cfp.profile.explore.combos import Array, Combo
 from cfp.profile.explore.counts import Counts, count_option
 from cfp.profile.explore.explorer import Explorer, default_limit
 from cfp.profile.explore.space import CombinationSpace
-from cfp.profile.measure.outlook import Ahead
+from cfp.profile.measure.progress import Ahead
 from cfp.profile.programs.kinds import Kind, Option
 
 

@@ -19,7 +19,7 @@ from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import fastest_peak_bytes, finalists_of
 from cfp.profile.explore.streams import SOME
 from cfp.profile.measure.ledger import Ledger
-from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead
+from cfp.profile.measure.progress import FULL_STEP, RESHARDING, Ahead
 from cfp.profile.programs.kinds import Kind
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row

@@ -1,4 +1,4 @@
-"""Measures programs: looks them up, compiles what is missing, runs it, writes it down.
+"""Measures programs: looks them up, and has what is missing compiled, run and written down.
 
 Programs go in waves. A wave is compiled in parallel and then runs in turn (`rounds`). Where the
 compiler needs the devices (a CPU's cores; a GPU, on which XLA tries kernels) nothing compiles
@@ -30,16 +30,16 @@ from cfp.links.network import Network
 from cfp.profile.measure.blame import TRIED_AGAIN, Blame
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.compiling import Wave, WorkerPrograms
-from cfp.profile.measure.findings import Findings, KernelTimes, distinct
+from cfp.profile.measure.findings import Findings, KernelTimes
 from cfp.profile.measure.lock import StillHeld, exclusive
 from cfp.profile.measure.measurement import Measurement
-from cfp.profile.measure.outlook import Outlook, kind_of
-from cfp.profile.measure.progress import Progress
-from cfp.profile.measure.rounds import Anchor, Effort, OutOfTime, Rounds, seconds_left
+from cfp.profile.measure.progress import Outlook, Progress, kind_of
+from cfp.profile.measure.rounds import Effort, OutOfTime, seconds_left
+from cfp.profile.measure.running import Running
 from cfp.profile.measure.store import Store
 from cfp.profile.programs.machine import Machine
 from cfp.profile.programs.requests import Request
-from cfp.profile.runners.job import Compiled, Failed
+from cfp.profile.runners.job import Failed
 from cfp.profile.runners.runner import Runner, RunnerLost
 
 LOSSES = 6  # of the worker in a row, with nothing measured between them: more than three programs
@@ -52,8 +52,8 @@ class Campaign:
     """`measure` is the entry; `known` is what came of it. The counters are for reports.
 
     Nothing is begun after the `deadline`, which is one of the budget's (`until`), nor what would
-    not be compiled by then; the runner knows when the whole budget ends. Starting a program takes
-    `base_s` + arguments * `each_s`. With a `network`, the device stands in for others.
+    not be compiled by then; the runner knows when the whole budget ends. With a `network`, the
+    device stands in for others.
     """
 
     runner: Runner
@@ -65,11 +65,6 @@ class Campaign:
     budget: Budget
     network: Network | None = None
     compiling_s: float = 0.0  # waited for compilers; `compile_s` is what they took, side by side
-    running_s: float = 0.0
-    ran: int = 0
-    taken_over: int = 0
-    base_s: float = 0.0
-    each_s: float = 0.0
     passing: set[str] = field(default_factory=set)  # failed in this run only: not in the store
     outlook: Outlook = field(default_factory=Outlook)
 
@@ -77,9 +72,13 @@ class Campaign:
         self.deadline = self.budget.ends
         self._findings = Findings(self.store, self.machine, self.progress, self.network)
         self._programs = WorkerPrograms(self.runner, self.budget.abreast)
-        self._kernel_times = KernelTimes(self.store, self.machine)
-        self._anchor: Request | None = None
-        self._anchor_s = 0.0
+        self.running = Running(
+            self.runner,
+            self._programs,
+            self._findings,
+            KernelTimes(self.store, self.machine),
+            self.progress,
+        )
         self._kept = ""  # stays in the worker: to be the anchor
         self._blame = Blame()
         self._losses = 0
@@ -219,8 +218,9 @@ class Campaign:
         self.measure([few, many])
         low, high = self.known[few.key], self.known[many.key]
         if low.failed is None and high.failed is None:
-            self.each_s = max(0.0, high.time_s - low.time_s) / (many.arguments - few.arguments)
-            self.base_s = max(0.0, low.time_s - few.arguments * self.each_s)
+            each_s = max(0.0, high.time_s - low.time_s) / (many.arguments - few.arguments)
+            self.running.each_s = each_s
+            self.running.base_s = max(0.0, low.time_s - few.arguments * each_s)
 
     def set_anchor(self, request: Request) -> None:
         """Makes this program the anchor: all that is measured from here on runs in turn with it."""
@@ -228,8 +228,8 @@ class Campaign:
         self.measure([request])
         found = self.known[request.key]
         if found.failed is None:
-            self._anchor = request
-            self._anchor_s = self._findings.anchor_s(request.key)
+            self.running.anchor = request
+            self.running.anchor_s = self._findings.anchor_s(request.key)
 
     def failures(self) -> list[Measurement]:
         """Returns what does not run, as far as this run asked for it."""
@@ -241,7 +241,7 @@ class Campaign:
 
     def _wave(self, wave: Wave, following: Wave, *, patient: bool) -> None:
         """Compiles and measures some programs; if not `patient`, those that compile in time."""
-        anchor = () if self._anchor is None else (self._anchor,)
+        anchor = () if self.running.anchor is None else (self.running.anchor,)
         self.check_time()
         self.progress.compiling([request.name for request in wave])
         start = time.monotonic()
@@ -262,12 +262,12 @@ class Campaign:
                 self._findings.load(one for one in others if one.key not in self._afresh)
                 left = [request for request in wave if request.key not in self.known]
                 if self.network is None:
-                    self._run(left)
+                    self.running.run(left, self.effort, self.deadline)
                 elif patient:
-                    self._run_distinct(left)
+                    self.running.run_distinct(left, self.effort, self.deadline)
                 else:  # one after another: each makes its inputs once
                     for request in left:
-                        self._run([request])
+                        self.running.run([request], self.effort, self.deadline)
         except StillHeld:
             raise OutOfTime from None
         keep = {self._kept, *(request.key for request in (*anchor, *following))}
@@ -287,73 +287,13 @@ class Campaign:
         waiting = self.progress.waiting
         return exclusive(self.machine.platform, waiting=waiting, until=self.deadline)
 
-    def _run_distinct(self, wave: Sequence[Request]) -> None:
-        """Runs the programs whose kernels no other program has, and takes over the times of the
-        others. (Full steps all run: they are what predictions are checked against.)"""
-        programs = self._programs.ready()
-        first, again = distinct(self._take_over(wave), programs)
-        for key, measured in self._run(first).items():
-            self._kernel_times.keep(measured, programs[key])
-        self._run(self._take_over(again))  # what is left has the kernels of one that failed
-
-    def _take_over(self, wave: Sequence[Request]) -> list[Request]:
-        """Knows the programs whose kernels were measured in others, and returns the rest."""
-        found = self._kernel_times.find(wave, self._programs.ready())
-        for request in wave:
-            if request.key in found:
-                self.taken_over += 1
-                self._findings.write(request, found[request.key])
-        return [request for request in wave if request.key not in found]
-
-    def _run(self, wave: Sequence[Request]) -> dict[str, Measurement]:
-        """Runs programs in turn, writes down what they took, and returns it by key."""
-        if not wave:
-            return {}
-        self.progress.running([request.name for request in wave])
-        anchor = None
-        if self._anchor is not None and isinstance(
-            self._programs.answers.get(self._anchor.key), Compiled
-        ):
-            anchor = Anchor(self._anchor.key, self._anchor_s)
-        limits = {
-            request.key: self._findings.limit_s(
-                request, self.effort.cutoff, self._overhead(request)
-            )
-            for request in wave
-        }
-        rounds = Rounds(self.runner, self.effort, anchor, limits, self.deadline)
-        start = time.monotonic()
-        results = rounds.run([request.key for request in wave])
-        self.running_s += time.monotonic() - start
-        made: dict[str, Measurement] = {}
-        for request in wave:
-            result = results.get(request.key)
-            if result is None:
-                continue  # left out
-            compiled = self._programs.answers[request.key]
-            assert isinstance(compiled, Compiled)
-            made[request.key] = replace(
-                result,
-                name=request.name,
-                overhead_s=self._overhead(request),
-                compile_s=compiled.seconds,
-                memory=compiled.memory,
-                collectives=compiled.collectives,
-            )
-            self._findings.write(request, made[request.key])
-        self.ran += len(made)
-        return made
-
-    def _overhead(self, request: Request) -> float:
-        return self.base_s + request.arguments * self.each_s
-
     def _after(self, lost: RunnerLost, wave: Wave) -> list[Wave]:
         """Returns what is left of the wave, to be tried again. Where an anchor that ran before is
         to blame, it goes on without one."""
         left = [request for request in wave if request.key not in self.known]
-        anchor = self._anchor
+        anchor = self.running.anchor
         if anchor is not None and self._blame.strikes_out(anchor.key, lost, left):
-            self._anchor = None
+            self.running.anchor = None
         failed, again = self._blame.judge(lost, left, alone=len(wave) == 1)
         for request in failed:
             self._give_up(request, lost.reason)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cfp.profile.measure.outlook import kind_of
+from cfp.profile.measure.progress import kind_of
 from cfp.profile.measure.rounds import OutOfTime, seconds_left
 from cfp.profile.programs.requests import Request
 from cfp.profile.runners.job import Compiled, Failed

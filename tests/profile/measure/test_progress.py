@@ -16,7 +16,7 @@ from cfp.profile.api import Manner, new_campaign
 from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
-from cfp.profile.measure.outlook import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
+from cfp.profile.measure.progress import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
 from cfp.profile.measure.rounds import AGREEING, USUAL
 from cfp.profile.measure.store import Store
 from cfp.profile.profiler import measure_segments
