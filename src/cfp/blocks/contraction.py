@@ -52,15 +52,15 @@ def seed_dims(
 
 
 def flops(op: Op) -> float:
-    """Returns the multiply-adds of a contraction, times two; a lookup moves data and counts
-    none."""
+    """Returns the multiply-adds of a contraction, times two: for every element of the result, one
+    for everything that is summed. Holes between the elements of a convolution's operand (the
+    gradient of one with a stride) count none, and neither does a lookup, which moves data."""
     mapping = op.map
     if mapping is None or op.primitive == "gather":
         return 0.0
-    factors = {
-        factor for dims in (*mapping.operands, *mapping.results) for dim in dims for factor in dim
-    }
-    return 2.0 * math.prod(mapping.sizes[factor] for factor in factors)
+    summed = math.prod(mapping.sizes[factor] for factor in mapping.reduced)
+    holes = math.prod(op.params.get("lhs_dilation") or ())
+    return 2.0 * math.prod(op.out_shapes[0]) * summed / holes
 
 
 def _result_dims(mapping: OpMap, wanted: tuple[int, ...]) -> list[int]:
