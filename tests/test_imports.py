@@ -11,6 +11,7 @@ import cfp
 ROOT = Path(cfp.__file__).parent
 # each room may import itself and those before it; `report` reads values, so it comes last
 ORDER = [
+    "lazy",
     "errors",
     "version",
     "duration",

@@ -6,11 +6,9 @@ measure need few of them, and JAX and the solvers take a second to import.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cfp.lazy import import_when_used
 from cfp.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,47 +42,24 @@ __all__ = [
     "templates",
     "verify",
 ]
-_ROOMS = {  # where each name is; `templates` is a room itself
-    "Analysis": "cfp.analysis",
-    "CfpError": "cfp.errors",
-    "Checked": "cfp.planning.check",
-    "Collective": "cfp.plan",
-    "ComparedPlan": "cfp.planning.compare",
-    "Comparison": "cfp.planning.compare",
-    "Plan": "cfp.plan",
-    "PlanWarning": "cfp.errors",
-    "analyze": "cfp.analysis",
-    "check": "cfp.planning.check",
-    "compare": "cfp.planning.compare",
-    "jit": "cfp.jit",
-    "load": "cfp.plan",
-    "plan": "cfp.planner",
-    "verify": "cfp.plan",
-}
-
-
-class _Package(ModuleType):
-    """The package, whose names are imported when they are used.
-
-    `plan` is a function and a room. Python makes an imported room an attribute of its package,
-    which would hide the function: that assignment is left out.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in _ROOMS):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "templates":
-            return importlib.import_module("cfp.templates")
-        if name not in _ROOMS:
-            raise AttributeError(f"module `cfp` has no attribute `{name}`")
-        found = getattr(importlib.import_module(_ROOMS[name]), name)
-        setattr(self, name, found)
-        return found
-
-    def __dir__(self) -> list[str]:
-        return [*__all__]
-
-
-sys.modules[__name__].__class__ = _Package
+import_when_used(
+    __name__,
+    {
+        "Analysis": "cfp.analysis",
+        "CfpError": "cfp.errors",
+        "Checked": "cfp.planning.check",
+        "Collective": "cfp.plan",
+        "ComparedPlan": "cfp.planning.compare",
+        "Comparison": "cfp.planning.compare",
+        "Plan": "cfp.plan",
+        "PlanWarning": "cfp.errors",
+        "analyze": "cfp.analysis",
+        "check": "cfp.planning.check",
+        "compare": "cfp.planning.compare",
+        "jit": "cfp.jit",
+        "load": "cfp.plan",
+        "plan": "cfp.planner",
+        "templates": "cfp.templates",
+        "verify": "cfp.plan",
+    },
+)

@@ -11,17 +11,26 @@ points up this list, never down (a test keeps it so):
     profile.py    what profiling returns: `Profile`
     profiler.py   the stages of profiling a step, in order
     api.py        the entries: `profile`, and `open_campaign` for whoever measures something else
+
+The public names are imported when the first of them is used: the workers need the runners alone.
 """
 
-from cfp.profile.api import profile
-from cfp.profile.measure.costs import Cost, SegmentProfile
-from cfp.profile.measure.progress import Progress
-from cfp.profile.measure.rounds import Effort
-from cfp.profile.measure.store import Store, StoreWarning
-from cfp.profile.profile import Profile
-from cfp.profile.programs.boundary import Boundary, Crossing
-from cfp.profile.programs.kinds import Kind, Option
-from cfp.profile.programs.machine import Machine
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfp.lazy import import_when_used
+
+if TYPE_CHECKING:
+    from cfp.profile.api import profile
+    from cfp.profile.measure.costs import Cost, SegmentProfile
+    from cfp.profile.measure.progress import Progress
+    from cfp.profile.measure.rounds import Effort
+    from cfp.profile.measure.store import Store, StoreWarning
+    from cfp.profile.profile import Profile
+    from cfp.profile.programs.boundary import Boundary, Crossing
+    from cfp.profile.programs.kinds import Kind, Option
+    from cfp.profile.programs.machine import Machine
 
 __all__ = [
     "Boundary",
@@ -38,3 +47,22 @@ __all__ = [
     "StoreWarning",
     "profile",
 ]
+
+import_when_used(
+    __name__,
+    {
+        "Boundary": "cfp.profile.programs.boundary",
+        "Cost": "cfp.profile.measure.costs",
+        "Crossing": "cfp.profile.programs.boundary",
+        "Effort": "cfp.profile.measure.rounds",
+        "Kind": "cfp.profile.programs.kinds",
+        "Machine": "cfp.profile.programs.machine",
+        "Option": "cfp.profile.programs.kinds",
+        "Profile": "cfp.profile.profile",
+        "Progress": "cfp.profile.measure.progress",
+        "SegmentProfile": "cfp.profile.measure.costs",
+        "Store": "cfp.profile.measure.store",
+        "StoreWarning": "cfp.profile.measure.store",
+        "profile": "cfp.profile.api",
+    },
+)
