@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 from pathlib import Path
 
 import cfp
+import cfp.profile
 
 ROOT = Path(cfp.__file__).parent
 # each room may import itself and those before it; `report` reads values, so it comes last
@@ -175,3 +178,13 @@ def defined(tree: ast.Module) -> dict[str, int]:
 def test_affine_needs_no_jax() -> None:
     for path in (ROOT / "affine").rglob("*.py"):
         assert not any(name.split(".")[0] == "jax" for name in imports(path)), path
+
+
+def test_a_module_does_not_hide_the_function_of_its_name() -> None:
+    """A module that is imported becomes an attribute of its package, whatever the name is."""
+    for package, name in ((cfp, "plan"), (cfp, "jit"), (cfp.profile, "profile")):
+        vars(package).pop(name, None)  # as before it was first used
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        setattr(package, name, module)
+        assert inspect.isfunction(getattr(package, name))
+    assert inspect.ismodule(cfp.templates)

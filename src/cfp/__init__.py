@@ -59,7 +59,7 @@ import_when_used(
         "jit": "cfp.jit",
         "load": "cfp.plan",
         "plan": "cfp.planner",
-        "templates": "cfp.templates",
         "verify": "cfp.plan",
     },
+    rooms=["templates"],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -17,27 +17,31 @@ class _LazyPackage(ModuleType):
     assignment is left out.
     """
 
-    _modules: Mapping[str, str]  # by name, where it is defined, or the name of a module itself
+    _defined_in: Mapping[str, str]  # the module of each name
+    _rooms: Collection[str]  # modules of the package that are names themselves
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in self._modules):
+        if not (isinstance(value, ModuleType) and name in self._defined_in):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._modules:
+        if name in self._rooms:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if name not in self._defined_in:
             raise AttributeError(f"module `{self.__name__}` has no attribute `{name}`")
-        module = importlib.import_module(self._modules[name])
-        own = f"{self.__name__}.{name}" == self._modules[name]
-        found = module if own else getattr(module, name)
-        super().__setattr__(name, found)
+        found = getattr(importlib.import_module(self._defined_in[name]), name)
+        setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
         return [*self.__all__]
 
 
-def import_when_used(package: str, modules: Mapping[str, str]) -> None:
-    """Makes names of a package those of other modules, which are imported when they are used."""
+def import_when_used(
+    package: str, defined_in: Mapping[str, str], rooms: Collection[str] = ()
+) -> None:
+    """Makes names of a package those of other modules, which are imported when they are used, and
+    has its `rooms` imported likewise."""
     module = sys.modules[package]
-    vars(module)["_modules"] = modules
+    vars(module).update(_defined_in=defined_in, _rooms=rooms)
     module.__class__ = _LazyPackage

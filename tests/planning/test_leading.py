@@ -17,14 +17,17 @@ from cfp.planning.choose import NothingFits
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
 from cfp.profile.explore.scope import Recompute
+from cfp.profile.runners.job import Memory
 from cfp.search import Solver
 from cfp.search.compose import compose
 from cfp.segments.keep import Keep
 from tests.plan.test_recompute import arguments, plan_with, step
 from tests.planning.invented import invented_profile
 from tests.profile.cases import mesh, model
-from tests.profile.fake_runner import stored
+from tests.profile.fake_runner import MEMORY, Clock, FakeRunner, clock, stored
+from tests.profile.steps import measured
 
+__all__ = ["clock"]
 EFFORT = Effort(warmups=1, repeats=2)
 
 
@@ -128,6 +131,7 @@ def test_what_leads_by_memory() -> None:
     far = leading_plans(analysis, profile, 10 * needs)
     assert far == leading_plans(analysis, profile, None)
     assert not far.binds
+    assert far.fits
     chosen = dict(zip(composition.kinds, composition.chosen(fastest.plan.choice), strict=True))
     assert {kind: [option] for kind, option in chosen.items()} == far.first
     smallest = solver.frontier().plans[0]
@@ -135,6 +139,7 @@ def test_what_leads_by_memory() -> None:
         near = leading_plans(analysis, profile, limit)
         assert near.binds
         within = solver.fastest(int(limit))
+        assert near.fits is (within is not None)
         point = plan or (within and within.plan) or smallest
         for kind, option in zip(composition.kinds, composition.chosen(point.choice), strict=True):
             assert option in near.first[kind]
@@ -146,3 +151,32 @@ def test_words_for_who_decides() -> None:
         cfp.plan(step, *arguments(), mesh=mesh((2,)), recompute="always")
     assert [one.value for one in Recompute] == ["auto", "as written", "none"]
     assert jax.device_count() >= 2
+
+
+LARGE = Memory(10**9, 0, 0, 0)
+
+
+def test_with_a_budget_something_fits_before_all_options_are_explored(
+    clock: Clock, tmp_path: Path
+) -> None:
+    """A layer fits only if it keeps less, and the budget ends before the other options of it are
+    measured."""
+    analysis = model("gpt", layers=3)
+    runner = FakeRunner(
+        clock,
+        {"idle": 0.1, "resharding": 0.2, "segment": 3.0, "chained segment": 6.0},
+        memory=lambda name: LARGE if "segment 1:" in name and "keeps" not in name else MEMORY,
+    )
+    limit = LARGE.total_bytes / 10
+    found = measured(
+        runner,
+        tmp_path,
+        analysis=analysis,
+        budget_s=240.0,
+        full_steps=9,
+        exhaustive=False,
+        memory_limit_bytes=limit,
+        leading=lambda profile: leading_plans(analysis, profile, limit),
+    )
+    assert {"options that may be faster", "what needs less memory"} <= {*found.missing}
+    assert leading_plans(analysis, found, limit).fits

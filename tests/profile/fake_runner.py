@@ -78,6 +78,7 @@ class FakeRunner:
     ends: float = math.inf
     outside: bool = False  # whoever loses the runner is not one of its programs
     kernels: dict[str, Kernels] = field(default_factory=dict)  # as a stand-in tells them, by key
+    memory: Callable[[str], Memory] = lambda name: MEMORY
 
     def __post_init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -110,7 +111,7 @@ class FakeRunner:
         return [
             Failed(key, self.fails[key, "compile"])
             if (key, "compile") in self.fails
-            else Compiled(key, 0.5, MEMORY, kernels=self.kernels.get(key))
+            else Compiled(key, 0.5, self.memory(self.names[key]), kernels=self.kernels.get(key))
             for key in done
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 import cfp
 from cfp.layouts.state import State
 from cfp.profile.api import Manner, new_campaign
+from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.progress import Progress
@@ -72,6 +74,7 @@ def measured(
     exhaustive: bool = True,
     states: tuple[State, ...] = (State.BLOCK,),
     memory_limit_bytes: float | None = None,
+    leading: Callable[[Profile], Leading] | None = None,
 ) -> Profile:
     """Every option of the step, or those that may be best."""
     analysis = analysed() if analysis is None else analysis
@@ -82,7 +85,7 @@ def measured(
         telling = progress or Progress()
         manner = Manner(effort=effort, progress=telling, budget=budget)
         campaign = new_campaign(Machine.of(mesh), runner, store, manner)
-        return measure_segments(campaign, analysis, mesh, scope)
+        return measure_segments(campaign, analysis, mesh, scope, leading)
 
 
 if __name__ == "__main__":

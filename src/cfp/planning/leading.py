@@ -10,7 +10,7 @@ from __future__ import annotations
 from cfp.analysis import Analysis
 from cfp.profile import Option, Profile
 from cfp.profile.explore.keeps import NEAR, Leading
-from cfp.search import Point, Solver
+from cfp.search import Fastest, Point, Solver
 from cfp.search.compose import Composition, compose
 
 
@@ -20,16 +20,20 @@ def leading_plans(analysis: Analysis, profile: Profile, limit_bytes: float | Non
     solver = Solver(composition.problem)
     fastest = solver.fastest(None)
     if fastest is None:  # no plan yet
-        return Leading(binds=False, first={}, spare={})
+        return Leading(binds=False, fits=False, first={}, spare={})
     if limit_bytes is None or composition.memory_bytes(fastest.plan.choice) <= NEAR * limit_bytes:
-        return Leading(binds=False, first=_chosen(composition, fastest.plan), spare={})
-    first, spare = (_within(solver, int(share * limit_bytes)) for share in (1.0, NEAR))
-    return Leading(True, _chosen(composition, first), _chosen(composition, spare))
+        first = _chosen(composition, fastest.plan)
+        return Leading(binds=False, fits=True, first=first, spare={})
+    within, near = (solver.fastest(int(share * limit_bytes)) for share in (1.0, NEAR))
+    return Leading(
+        binds=True,
+        fits=within is not None,
+        first=_chosen(composition, _or_smallest(solver, within)),
+        spare=_chosen(composition, _or_smallest(solver, near)),
+    )
 
 
-def _within(solver: Solver, limit_bytes: int) -> Point:
-    """Returns the fastest plan within the limit, or the smallest."""
-    found = solver.fastest(limit_bytes)
+def _or_smallest(solver: Solver, found: Fastest | None) -> Point:
     return solver.frontier().plans[0] if found is None else found.plan
 
 

@@ -2,6 +2,7 @@
 
 what starting a program takes              Campaign.set_overhead
 one option of every segment                so that there is a plan at any moment
+what is expected to fit                    so that there is one within the memory limit, too
 the options that may be best               Explorer, or all of them
 reshardings                                between the fastest of them: no plan has them without
 split streams                              of the fastest option
@@ -96,6 +97,7 @@ class _Profiler:
             ("what starting a program takes", self._overhead),
             ("the first option of every segment", self._first),
             ("reshardings", self._reshard),
+            ("what fits into memory", self._fit),
             ("options that may be faster", self._explore),
             ("reshardings", self._reshard_leading),
             ("split streams", self._streams),
@@ -141,9 +143,23 @@ class _Profiler:
             measure_alone(self.ledger, {kind.index: [kind.first] for kind in self.kinds})
         self._foresee_full_step()
 
+    def _fit(self) -> None:
+        """Measures what is expected to fit into the memory limit, until something does: a budget
+        may leave no time for it once the options are explored."""
+        limited = self.campaign.budget.limited and self.scope.memory_limit_bytes is not None
+        if self.leading is None or not limited:
+            return
+        expectations = Expectations(self.ledger, self.scope)
+        for _ in range(ROUNDS):
+            if self.leading(self._profile(Recompute.AUTO)).fits:
+                return
+            leading = self.leading(self._profile(Recompute.AUTO, expectations))
+            if not measure_leading(self.ledger, leading, self.scope.recompute):
+                return
+
     def _deadline(self, stage: Stage) -> float:
-        """Returns when a stage must end. Without a plan nothing follows, so what it takes to have
-        one may take all of the budget."""
+        """Returns when a stage must end. Without a plan that fits nothing follows, so what it takes
+        to have one may take all of the budget."""
         budget = self.campaign.budget
         if stage < Stage.OPTIONS:
             return budget.ends

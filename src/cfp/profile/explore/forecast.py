@@ -37,13 +37,14 @@ class Stage(IntEnum):
     OVERHEAD = 0
     FIRST = 1
     FIRST_RESHARDINGS = 2
-    OPTIONS = 3
-    LEADING_RESHARDINGS = 4
-    STREAMS = 5
-    STATES = 6
-    EXPECTED = 7
-    RESHARDINGS = 8
-    ALONE = 9
+    FITTING = 3
+    OPTIONS = 4
+    LEADING_RESHARDINGS = 5
+    STREAMS = 6
+    STATES = 7
+    EXPECTED = 8
+    RESHARDINGS = 9
+    ALONE = 10
 
 
 class Forecast:

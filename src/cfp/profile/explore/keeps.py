@@ -29,10 +29,11 @@ ROUNDS = 6  # that expectations are measured for: each has a few programs, and c
 @dataclass(frozen=True, slots=True)
 class Leading:
     """The options of the leading plans, by kind; `binds` says that memory may decide which plan is
-    best. `first` is the fastest plan that fits, or the smallest; where memory binds, `spare` is the
-    one that would be if predictions of memory were a little too low."""
+    best. `first` is the fastest plan that `fits`, or the smallest; where memory binds, `spare` is
+    the one that would be if predictions of memory were a little too low."""
 
     binds: bool
+    fits: bool
     first: Mapping[int, Sequence[Option]]
     spare: Mapping[int, Sequence[Option]]
 
