@@ -12,6 +12,7 @@ import pytest
 import cfp
 from cfp import planner
 from cfp.errors import CfpError
+from cfp.layouts.state import State
 from cfp.plan import Plan
 from cfp.planning.choose import NothingFits
 from cfp.planning.leading import leading_plans
@@ -25,7 +26,7 @@ from tests.plan.test_recompute import arguments, plan_with, step
 from tests.planning.invented import invented_profile
 from tests.profile.cases import mesh, model
 from tests.profile.fake_runner import MEMORY, Clock, FakeRunner, clock, stored
-from tests.profile.steps import measured
+from tests.profile.steps import analysed, measured
 
 __all__ = ["clock"]
 EFFORT = Effort(warmups=1, repeats=2)
@@ -180,3 +181,24 @@ def test_with_a_budget_something_fits_before_all_options_are_explored(
     )
     assert {"options that may be faster", "what needs less memory"} <= {*found.missing}
     assert leading_plans(analysis, found, limit).fits
+
+
+@pytest.mark.parametrize("limit", [None, 1e12])
+def test_under_a_limit_the_best_plan_is_measured_alone(
+    clock: Clock, tmp_path: Path, limit: float | None
+) -> None:
+    """It tells what each of many in a row needs, however far the limit is."""
+    analysis = analysed(layers=5)
+    plain, best = "segment 1: batch", "segment 1: batch (fsdp)"
+    in_a_row = {f"chained {plain}": 0.9, f"chained {best}": 0.5}
+    runner = FakeRunner(clock, {"idle": 0.1, "resharding": 0.2, "segment 1": 0.5, **in_a_row})
+    measured(
+        runner,
+        tmp_path,
+        analysis=analysis,
+        states=(State.BLOCK, State.FSDP),
+        memory_limit_bytes=limit,
+        leading=lambda profile: leading_plans(analysis, profile, limit),
+    )
+    assert f"chained {best}" in runner.names.values()
+    assert (best in runner.names.values()) is (limit is not None)

@@ -253,14 +253,14 @@ class _Profiler:
 
     def _alone(self) -> None:
         """Measures segments alone that were measured as two in a row: the fastest options, for what
-        a program takes once, and where memory may decide those of the best plan, for what each of
-        many in a row needs. What the best plan is then may be another."""
+        a program takes once, and under a limit those of the best plan, for what each of many in a
+        row needs. Where memory decides, what the best plan is then may be another."""
         measure_alone(self.ledger, {k.index: self.ledger.ranked(k)[:ALONE] for k in self.kinds})
         if self.leading is None or self.scope.memory_limit_bytes is None:
             return
         for _ in range(LEADS):
             leading = self.leading(self._profile(self.scope.recompute))
-            if not leading.binds or not measure_alone(self.ledger, leading.first):
+            if not measure_alone(self.ledger, leading.first) or not leading.binds:
                 return
 
     def _profile(self, recompute: Recompute, expectations: Expectations | None = None) -> Profile:

@@ -23,7 +23,8 @@ from cfp.profile.measure.progress import FULL_STEP, RESHARDING, Ahead
 from cfp.profile.programs.kinds import Kind
 
 ALONE = 2  # options of a segment that are measured alone, besides two in a row
-BEST_ALONE = 2  # more of them where memory may decide: the best plan's, and those of the next best
+BEST_ALONE = 2  # more of them under a limit: the best plan's, and where memory may decide those of
+# the next best
 # options of a segment that may lead where memory decides, as seen of GPT and LLaMA
 NEEDING_LESS = Ahead(1, 6)
 LEADING_RESHARDINGS = 2.0  # for every boundary, between the fastest options; many lie alike
@@ -73,7 +74,7 @@ class Forecast:
                 expected = self._expected(kind, binds)
                 low = expected.low if stage < Stage.EXPECTED else 0.0
                 count = count.plus(Ahead(low, expected.high))
-            found |= _programs(stage, kind, count, finalists, binds)
+            found |= _programs(stage, kind, count, finalists, self._leads and limit is not None)
         return {**found, RESHARDING: _reshardings(stage, self._boundaries)}
 
     def _expected(self, kind: Kind, binds: bool) -> Ahead:
@@ -89,10 +90,11 @@ class Forecast:
 
 
 def _programs(
-    stage: Stage, kind: Kind, count: Ahead, finalists: int | None, binds: bool
+    stage: Stage, kind: Kind, count: Ahead, finalists: int | None, limited: bool
 ) -> dict[str, Ahead]:
     """Returns the programs of one kind of segment, by name: `count` options, and what is measured
-    besides. Of so many `finalists`, all that may need less memory is."""
+    besides. Of so many `finalists`, all that may need less memory is. Where memory is `limited`,
+    the options of the best plan are measured alone."""
     if stage < Stage.FIRST:
         count = count.plus(Ahead(1, 1))
     if stage < Stage.STREAMS and any(kind.streams):
@@ -107,8 +109,8 @@ def _programs(
     if kind.chained is None:
         return {name: count}
     alone = Ahead(0, 0)
-    if stage < Stage.ALONE:  # where memory may decide, the best plan's, which may change
-        alone = Ahead(ALONE, ALONE + BEST_ALONE if binds else ALONE)
+    if stage < Stage.ALONE:
+        alone = Ahead(ALONE, ALONE + BEST_ALONE if limited else ALONE)
     return {f"chained {name}": count, name: alone}
 
 
