@@ -26,14 +26,14 @@ from rich.console import Console
 
 import cfp
 from bench.environment import made_by
-from bench.planned import MODELS, SHAPE, Case, make_case
+from bench.planned import MODELS, SHAPE, Case, checkpointed, make_case, splits_of
 from cfp import Plan
 from cfp.errors import CfpError
 from cfp.memory_size import bytes_text
+from cfp.planning.compare import ComparedPlan
+from cfp.profile.measure.confidence import Verdict, judge
 from cfp.profile.measure.rounds import USUAL
-from cfp.profile.programs.find_kinds import find_kinds
 from cfp.report import TerminalProgress
-from cfp.segments.keep import Keep
 from cfp.templates.by_name import make_templates
 
 OUT = Path(__file__).parent / "results" / "memory_limit.md"
@@ -49,13 +49,14 @@ BATCH = 64  # activations are most of the memory
 @dataclass(frozen=True, slots=True)
 class Row:
     """One limit of one model, as it was `asked` for. `steps` has seconds and bytes of the plans
-    that fit and ran, `why` the reason of those that are not there. `predicted_bytes` and `splits`
-    are of CFP's plan."""
+    that fit and ran, `verdicts` what their rounds show beside CFP's, and `why` the reason of those
+    that are not there. `predicted_bytes` and `splits` are of CFP's plan."""
 
     model: str
     share: float
     limit_bytes: int
     steps: dict[str, tuple[float, int]]
+    verdicts: dict[str, str]
     why: dict[str, str]
     predicted_bytes: int | None
     splits: str
@@ -99,7 +100,7 @@ def run(model: str, mesh: tuple[int, ...], shares: list[str], options: argparse.
     made = make_templates(TEMPLATES, case.step, case.args, case.mesh)
     others = {name: one for name, one in made.items() if isinstance(one, Plan)}
     if "fsdp" in others:
-        others[CHECKPOINTED] = checkpointed(others["fsdp"], case)
+        others[CHECKPOINTED] = checkpointed(others["fsdp"])
     for share in shares:
         if share == JUST:
             limit = others[CHECKPOINTED].memory_bytes()
@@ -117,11 +118,13 @@ def run(model: str, mesh: tuple[int, ...], shares: list[str], options: argparse.
                 plans[name] = plan
             else:
                 why[name] = f"needs {bytes_text(plan.memory_bytes())}"
+        ran = measure(case, plans, options.rounds)
         yield Row(
             model,
             limit / free.memory_bytes(),
             limit,
-            measure(case, plans, options.rounds),
+            {one.name: (one.time_s, one.memory_bytes) for one in ran.values()},
+            verdicts(ran),
             why,
             None if ours is None or ours.predicted is None else ours.predicted.memory_bytes,
             "" if ours is None else splits_of(ours),
@@ -144,30 +147,21 @@ def plan_of(case: Case, limit: int | None, recompute: str, options: argparse.Nam
         )
 
 
-def checkpointed(plan: Plan, case: Case) -> Plan:
-    """Returns the plan with every segment keeping what comes in."""
-    bound = plan.known("bench")
-    again = [
-        level.at(place.equations[0])
-        for kind in find_kinds(case.analysis)
-        if (level := kind.levels.get(Keep.INPUTS) or kind.levels.get(Keep.CONTRACTIONS))
-        for place in kind.places
-    ]
-    layouts = replace(bound.layouts, again=tuple(again))
-    return replace(plan, bound=replace(bound, layouts=layouts, compiled={}))
-
-
-def measure(case: Case, plans: Mapping[str, Plan], rounds: int) -> dict[str, tuple[float, int]]:
+def measure(case: Case, plans: Mapping[str, Plan], rounds: int) -> dict[str, ComparedPlan]:
+    """Returns the plans that ran, by name."""
     if not plans:
         return {}
     found = cfp.compare(case.step, *case.args, mesh=case.mesh, plans=plans, rounds=rounds)
-    return {p.name: (p.time_s, p.memory_bytes) for p in found.plans if p.failed is None}
+    return {one.name: one for one in found.plans if one.failed is None}
 
 
-def splits_of(plan: Plan) -> str:
-    assert plan.evidence is not None
-    splits = [segment.splits for segment in plan.evidence.segments]
-    return "; ".join(f"{splits.count(s)}x {s}" for s in dict.fromkeys(splits))
+def verdicts(ran: Mapping[str, ComparedPlan]) -> dict[str, str]:
+    """Returns what the rounds show of every other plan beside CFP's."""
+    ours = ran.get("cfp")
+    if ours is None:
+        return {}
+    others = {name: one for name, one in ran.items() if name not in OURS}
+    return {name: judge(one.runs_s, ours.runs_s).verdict for name, one in others.items()}
 
 
 def render(rows: list[Row], batch: int) -> str:
@@ -180,14 +174,15 @@ def render(rows: list[Row], batch: int) -> str:
         f"Models of size `small`, batch {batch}, {sizes}, 4 virtual CPU devices, in a row unless "
         "the model says 2x2. Milliseconds of a full step, run in turn; in brackets MiB by the "
         "compiler; `-` where a plan does not fit. Limits are per device; shares are of what CFP's "
-        "plan without a limit needs.",
+        "plan without a limit needs. A plan beside CFP's is slower unless its cell says what the "
+        "rounds show.",
         "",
         "| model | limit MiB (share) | " + " | ".join(NAMES) + " | predicted MiB (error) |",
         "|---|---|" + "---|" * (len(NAMES) + 1),
     ]
     errors = []
     for row in rows:
-        cells = [_cell(row.steps.get(name)) for name in NAMES]
+        cells = [_cell(row.steps.get(name), row.verdicts.get(name)) for name in NAMES]
         off = ""
         if row.predicted_bytes is not None and "cfp" in row.steps:
             error = row.predicted_bytes / row.steps["cfp"][1] - 1
@@ -227,8 +222,11 @@ def _name(row: Row) -> str:
     return row.model if len(row.mesh) == 1 else f"{row.model} {'x'.join(map(str, row.mesh))}"
 
 
-def _cell(step: tuple[float, int] | None) -> str:
-    return "-" if step is None else f"{step[0] * 1e3:.1f} ({step[1] / 2**20:.1f})"
+def _cell(step: tuple[float, int] | None, verdict: str | None) -> str:
+    if step is None:
+        return "-"
+    said = "" if verdict in (None, Verdict.SLOWER) else f", {verdict}"
+    return f"{step[0] * 1e3:.1f} ({step[1] / 2**20:.1f}){said}"
 
 
 if __name__ == "__main__":

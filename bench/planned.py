@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +27,10 @@ from cfp.profile.measure.full_step import measure_steps
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.rounds import USUAL
 from cfp.profile.profiler import measure_segments
+from cfp.profile.programs.find_kinds import find_kinds
 from cfp.report import TerminalProgress
 from cfp.search import Point
+from cfp.segments.keep import Keep
 
 MODELS = ("bert", "gpt", "moe", "llama")
 SHAPE: dict[str, Any] = {"seq": 32}  # of every model, size `small`
@@ -137,3 +140,24 @@ class Bench:
         bounds = {name: plan.known("bench") for name, plan in plans.items()}
         steps = {name: (b.analysis, b.layouts) for name, b in bounds.items()}
         return measure_steps(self.campaign, self.case.mesh, steps, enough_s=enough_s)
+
+
+def checkpointed(plan: Plan) -> Plan:
+    """Returns the plan with every segment keeping only what comes in, as with `jax.checkpoint`
+    around each."""
+    bound = plan.known("bench")
+    again = [
+        level.at(place.equations[0])
+        for kind in find_kinds(bound.analysis)
+        if (level := kind.levels.get(Keep.INPUTS) or kind.levels.get(Keep.CONTRACTIONS))
+        for place in kind.places
+    ]
+    layouts = replace(bound.layouts, again=tuple(again))
+    return replace(plan, bound=replace(bound, layouts=layouts, compiled={}))
+
+
+def splits_of(plan: Plan) -> str:
+    """Returns how the plan splits its segments; those that are split alike are counted together."""
+    assert plan.evidence is not None
+    counts = Counter(segment.splits for segment in plan.evidence.segments)
+    return "; ".join(f"{count}x {splits}" for splits, count in counts.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from jax.sharding import AbstractMesh
 
 import cfp
 from bench.environment import environment
-from cfp import Plan
+from bench.planned import splits_of
 from cfp.devices import axis_names
 from cfp.links.replay import replay
 from cfp.models import config, make_step
@@ -58,6 +57,16 @@ class Case:
     def file(self) -> str:
         return f"{self.name.replace(',', '+')}.json"
 
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        return AbstractMesh(self.mesh, axis_names(len(self.mesh)))
+
+    def step(self) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the step, which donates its state, and the shapes of its arguments."""
+        sizes = {"batch": self.batch, "layers": self.layers, "dtype": "bfloat16"}
+        step, args = make_step(config(self.model, SIZES[self.model], **sizes), abstract=True)
+        return jax.jit(step, donate_argnums=0), args
+
 
 class Free:
     """A network on which nothing takes time: the replay is then what the run itself should take."""
@@ -82,12 +91,11 @@ def cases(
 
 def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
     """Plans a case; returns what the table says of it, as plain data."""
-    sizes = {"batch": case.batch, "layers": case.layers, "dtype": "bfloat16"}
-    step, args = make_step(config(case.model, SIZES[case.model], **sizes), abstract=True)
-    mesh = AbstractMesh(case.mesh, axis_names(len(case.mesh)))
+    step, args = case.step()
+    mesh = case.abstract_mesh
     began = time.monotonic()
     plan = cfp.plan(
-        jax.jit(step, donate_argnums=0),
+        step,
         *args,
         mesh=mesh,
         links=case.links,
@@ -126,13 +134,6 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
         "free": free_replays(cache, case.mesh),
         "notes": list(plan.notes),
     }
-
-
-def splits_of(plan: Plan) -> str:
-    """Returns how the plan splits its segments, alike ones in a row together."""
-    assert plan.evidence is not None
-    rows = itertools.groupby(one.splits for one in plan.evidence.segments)
-    return "; ".join(f"{len([*row])}x {splits}" for splits, row in rows)
 
 
 def free_replays(cache: Path, mesh: tuple[int, ...]) -> Mapping[str, tuple[float, float]]:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from bench.gpu import limits
 from bench.gpu.__main__ import main
 from bench.gpu.cases import MESHES, NETWORKS, Case, cases, free_replays
 from bench.gpu.table import page, read
@@ -56,6 +57,28 @@ def test_the_page(tmp_path: Path) -> None:
     assert "| llama-7b-b16-8-h200_nvlink | 2 | 5.5% | 10.1% |" in text
 
 
+def test_the_page_of_memory_limits() -> None:
+    steps = {"cfp": (0.35, 30 * 2**30), "fsdp": (0.3, 40 * 2**30)}
+    row = {
+        "case": "llama-36GiB",
+        "device": "NVIDIA H200",
+        "environment": "JAX 0.11.2",
+        "seconds": 150.0,
+        "limit_bytes": 36 * 2**30,
+        "steps": steps,
+        "why": {"zero1": "out of memory"},
+        "predicted": (0.34, 31 * 2**30),
+        "splits": "32x batch (keeps inputs)",
+    }
+    none = {**row, "case": "none", "steps": {}, "why": {"cfp": "No plan fits."}, "splits": ""}
+    text = limits.page([row, {**none, "predicted": None}])
+    assert "| case | planned in | cfp | zero1 | fsdp | megatron_sp | fsdp, checkpointed |" in text
+    assert "| llama-36GiB | 150 s | 350.0 (30.0) | - | - | - | - | 340.0 (31.0) |" in text
+    assert "| none | 150 s | - | - | - | - | - | - |" in text
+    assert "- llama-36GiB: 32x batch (keeps inputs)" in text
+    assert "- none: No plan fits." in text
+
+
 def test_every_case_has_a_file_and_links_that_fit() -> None:
     found = list(cases(["llama", "moe"], [*MESHES], NETWORKS))
     assert len({case.file for case in found}) == len(found) == 6
@@ -86,8 +109,9 @@ def test_without_a_gpu_it_says_what_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stand_in, "GPU", StandIn(missing, "", ()))
-    assert main(["--out", str(tmp_path / "gpu")]) == 1
-    assert "standing in for its devices" in capsys.readouterr().err
+    for of in (main, limits.main):
+        assert of(["--out", str(tmp_path / "gpu")]) == 1
+        assert "standing in for its devices" in capsys.readouterr().err
     assert not (tmp_path / "gpu").exists()
 
 
