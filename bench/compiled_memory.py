@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from cfp import Plan, analyze
+from cfp import analyze
 from cfp.layouts import Layouts
 from cfp.plan.assemble import assemble_plan
 from cfp.profile.measure.costs import cost_of, cost_of_two
@@ -32,17 +32,10 @@ from cfp.segments.extract import Extract
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A plan with the memory that it is predicted to need on one device, and does by the
-    compiler."""
+    """The memory that a plan is predicted to need on one device, and does by the compiler."""
 
-    plan: Plan
-    ways: tuple[str, ...]  # of each kind of segment, in words
     predicted_bytes: int
     compiled_bytes: int
-
-    def show(self) -> str:
-        """Returns how the kinds are split, in order."""
-        return "; ".join(self.ways)
 
     @property
     def error(self) -> float:
@@ -82,8 +75,7 @@ class Compiler:
         chosen = [options[segment.kind] for segment in analysis.segments]
         plan = assemble_plan(step, analysis, self.mesh, interfaces, chosen, name="drawn")
         predicted = peak_bytes(needs, [0] * len(needs))
-        ways = tuple(kind.show(options[kind.index]) for kind in kinds)
-        return Compared(plan, ways, predicted, plan.memory_bytes())
+        return Compared(predicted, plan.memory_bytes())
 
     def measured(self, kind: Kind, option: Option) -> MemoryUse:
         """Returns what one occurrence of a kind needs, by the compiler."""
