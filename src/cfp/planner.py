@@ -5,6 +5,8 @@ profile    every distinct segment and resharding, on the devices     -> Profile
 search     one option per segment: least time within the limit       -> Proposals
 audit      the best few as full steps: their real memory and time
            decide; then the chosen one on fresh rounds               -> Chosen
+
+Where full steps need more memory than predicted, profile, search and audit come again (`choose`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from cfp.plan import Plan
 from cfp.plan.build import analyze_for
 from cfp.plan.file import plan_from_json, plan_to_json
 from cfp.plan.pins import resolve_pins
-from cfp.planning.choose import Chooser, Chosen, NothingFits
+from cfp.planning.choose import Chooser, Chosen
 from cfp.planning.evidence import Stopwatch, gather_evidence
 from cfp.planning.kept import KeptPlans, key_of_plan
 from cfp.planning.leading import leading_plans
@@ -34,15 +36,15 @@ from cfp.planning.options import Given, Options
 from cfp.planning.proposals import Proposals
 from cfp.profile import Profile, Progress
 from cfp.profile.api import Manner, check_network, open_campaign
-from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.rounds import USUAL
-from cfp.profile.profiler import measure_segments
+from cfp.profile.profiler import Profiler
 from cfp.profile.runners.shared_decision import decide_together
 from cfp.templates.by_name import make_templates
 
+PASSES = 3  # of measuring for a memory limit: what plans miss it by hardly changes after two
 NO_SEQUENCE = (
     "Sequence dims were not tried: the batch divides by the whole mesh, and splitting that divides "
     "the work alike and sends less."
@@ -163,7 +165,8 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
     options = task.options
     telling.stage("analysing the step")
     watch = Stopwatch(budget.start)
-    analysed = watch.timed("analysing the step", lambda: analyse(task))
+    with watch.timing("analysing the step"):
+        analysed = analyse(task)
     with open_campaign(
         task.mesh,
         cache_dir=options.cache_dir,
@@ -176,12 +179,7 @@ def run_stages(task: Task, budget: Budget, telling: Progress, team: Team | None)
         team=team,
         network=task.network,
     ) as campaign:
-        try:
-            proposals, chosen = choose(task, analysed, campaign, watch)
-        except NothingFits as nothing:
-            if not nothing.missed_bytes:
-                raise
-            proposals, chosen = choose(task, analysed, campaign, watch, nothing.missed_bytes)
+        proposals, chosen = choose(task, analysed, campaign, watch)
     evidence = gather_evidence(proposals, chosen, campaign, watch.spent())
     levels = campaign.machine.levels(task.mesh.axis_names)
     network = () if task.network is None else task.network.notes(campaign.machine.device_kind)
@@ -222,37 +220,44 @@ def full_steps(options: Options, analysed: Analysed) -> tuple[int, int]:
 
 
 def choose(
-    task: Task, analysed: Analysed, campaign: Campaign, watch: Stopwatch, missed_bytes: int = 0
+    task: Task, analysed: Analysed, campaign: Campaign, watch: Stopwatch
 ) -> tuple[Proposals, Chosen]:
-    """Measures, searches and runs full steps. `missed_bytes` is what plans were found to need
-    beyond their prediction: options are measured that save as much, where none fitted before."""
-    profile = watch.timed(
-        "measuring segments and reshardings",
-        lambda: profile_segments(task, analysed, campaign, missed_bytes),
-    )
-    campaign.progress.stage("searching")
-    proposals = watch.timed("searching", lambda: search(task, analysed, profile))
-    chosen = watch.timed("running full steps", lambda: audit(task, analysed, proposals, campaign))
+    """Measures, searches and runs full steps. Where these need more memory than predicted, what
+    leads within as much less may have options that were not measured: they are, and the search
+    goes on with them."""
+    allowance = limit = task.options.limit_bytes(task.mesh)
+    profiler = profiler_of(task, analysed, campaign, limit)
+    chooser = Chooser(campaign, limit, task.options.audited, analysed.templates)
+    with campaign.holding():
+        with watch.timing("measuring segments and reshardings"):
+            profile = profiler.run()
+        for left in reversed(range(PASSES)):
+            campaign.progress.stage("searching")
+            with watch.timing("searching"):
+                proposals = search(task, analysed, profile)
+            campaign.outlook.later = {}  # full steps are next, and last
+            with watch.timing("running full steps"):
+                allowance = chooser.select(proposals, allowance, last=not left)
+            if allowance is None:
+                break
+            with watch.timing("measuring segments and reshardings"):
+                profile = profiler.run_within(allowance)
+        with watch.timing("running full steps"):
+            chosen = chooser.choose()
     return proposals, chosen
 
 
-def profile_segments(
-    task: Task, analysed: Analysed, campaign: Campaign, missed_bytes: int = 0
-) -> Profile:
-    """Measures the segments and reshardings that may matter where predictions of memory are too low
-    by `missed_bytes`."""
-    limit = task.options.limit_bytes(task.mesh)
+def profiler_of(
+    task: Task, analysed: Analysed, campaign: Campaign, limit_bytes: int | None
+) -> Profiler:
+    """Returns what measures the segments and reshardings that may matter."""
     scope = Scope(
         exhaustive=task.options.exhaustive,
-        memory_limit_bytes=None if limit is None else limit - missed_bytes,
+        memory_limit_bytes=limit_bytes,
         outer=analysed.outer,
         recompute=task.options.recomputing,
     )
-
-    def leading(found: Profile) -> Leading:
-        return leading_plans(analysed.analysis, found, scope.memory_limit_bytes)
-
-    return measure_segments(campaign, analysed.analysis, task.mesh, scope, leading)
+    return Profiler(analysed.analysis, task.mesh, campaign, scope, leading_plans)
 
 
 def search(task: Task, analysed: Analysed, profile: Profile) -> Proposals:
@@ -265,14 +270,6 @@ def search(task: Task, analysed: Analysed, profile: Profile) -> Proposals:
         pins=task.options.pins or {},
         pinned=analysed.pinned,
     )
-
-
-def audit(task: Task, analysed: Analysed, proposals: Proposals, campaign: Campaign) -> Chosen:
-    """Runs the best proposals as full steps and chooses one."""
-    campaign.outlook.later = {}  # full steps are next, and last
-    limit = task.options.limit_bytes(task.mesh)
-    count = task.options.audited
-    return Chooser(proposals, campaign, limit, count, analysed.templates).choose()
 
 
 def notes_of(analysis: Analysis) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from cfp.plan import Plan, Predicted
 from cfp.plan.evidence import MeasuredStep
 from cfp.planning import choose
 from cfp.planning.audit import NO_TIME
-from cfp.planning.choose import Chooser
+from cfp.planning.choose import Chooser, Chosen
 from cfp.planning.proposals import Proposal
+from cfp.profile import Option
 from cfp.profile.measure import budget as budget_module
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.confidence import median_interval
@@ -33,11 +34,12 @@ Real = Callable[[int], MeasuredStep]
 
 
 class InventedProposals:
-    """The proposals of one segment whose plan number i needs `needs[i]` when compiled."""
+    """The proposals of one segment whose plan number i needs `needs[i]` when compiled. The first
+    `known` of them were measured."""
 
-    def __init__(self, needs: Sequence[int], donated: bool = True) -> None:
-        memory = np.array(MEMORY)
-        node = Node(np.array(TIMES), memory, np.zeros_like(memory))
+    def __init__(self, needs: Sequence[int], donated: bool = True, known: int = 4) -> None:
+        memory = np.array(MEMORY[:known])
+        node = Node(np.array(TIMES[:known]), memory, np.zeros_like(memory))
         self.solver = Solver(Problem((node,), {}))
         self.needs = needs
         self.devices = 1
@@ -64,7 +66,18 @@ class InventedProposals:
             mesh=SimpleNamespace(size=self.devices),
             memory_bytes=lambda: self.needs[point.choice[0]],
         )
-        return Proposal(point, (), cast(Plan, plan), slack_bytes=0)
+        options = (Option(point.choice),)
+        return Proposal(point, options, (), cast(Plan, plan), slack_bytes=0)
+
+
+class ChooserOfOne(Chooser):
+    """Tries one set of proposals, for which nothing more is measured."""
+
+    offered: InventedProposals
+
+    def choose(self) -> Chosen:
+        self.select(cast(Any, self.offered), self.limit, last=True)
+        return super().choose()
 
 
 def step(name: str, seconds: float, memory: int, wide: float = 0.01) -> MeasuredStep:
@@ -96,10 +109,6 @@ class InventedCampaign:
     def awaiting(self) -> Iterator[None]:
         with self.until(self.budget.ends):
             yield
-
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
-        yield
 
 
 @pytest.fixture
@@ -162,7 +171,8 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Chooser, In
 
         monkeypatch.setattr(choose, "audit", audit)
         monkeypatch.setattr(choose, "confirm", confirm)
-        chooser = Chooser(cast(Any, proposals), cast(Any, campaign), limit, count, others or {})
+        chooser = ChooserOfOne(cast(Any, campaign), limit, count, others or {})
+        chooser.offered = proposals
         return chooser, proposals
 
     return make
@@ -289,6 +299,36 @@ def test_a_step_that_needs_more_than_predicted_makes_it_search_again(choosing: C
     chooser, proposals = choosing(needs=(460, 360, 260, 160), limit=320)
     assert chosen_number(chooser) == 2
     assert proposals.limits[:2] == [320, 320 - 60]
+
+
+def test_more_is_measured_for_what_plans_really_need(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best prediction misses the limit by 60. What leads within as much less is another plan,
+    whose option is only measured then."""
+    needs, limit = (460, 360, 210, 160), 320
+    chooser, proposals = choosing(needs=needs, limit=limit)
+    few = cast(Any, InventedProposals(needs, known=2))
+    assert chooser.select(few, limit, last=False) == limit - 60
+    assert chooser.select(cast(Any, proposals), limit - 60, last=False) is None
+    assert Chooser.choose(chooser).proposal.options == (Option((2,)),)
+    assert cast(Any, chooser.campaign).ran == [[1], [2]]
+
+
+def test_without_time_to_measure_more_the_search_goes_on(
+    choosing: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But where nothing fits then, measuring more is all that is left."""
+    monkeypatch.setattr(Budget, "profiled", 0.0)
+    chooser, proposals = choosing(needs=(460, 360, 260, 160), limit=320)
+    assert chooser.select(cast(Any, proposals), 320, last=False) is None
+    assert Chooser.choose(chooser).proposal.options == (Option((2,)),)
+    needs = (460, 360, 390, 350)
+    chooser, proposals = choosing(needs=needs, limit=320)
+    assert chooser.select(cast(Any, proposals), 320, last=False) == 320 - 250
+    assert chooser.select(cast(Any, proposals), 320 - 250, last=True) is None
+    with pytest.raises(CfpError, match="No plan fits"):
+        Chooser.choose(chooser)
 
 
 def test_a_miss_by_a_few_bytes_makes_it_search_again(choosing: Choosing) -> None:

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 import cfp
-from cfp import planner
 from cfp.errors import CfpError
 from cfp.layouts.state import State
 from cfp.plan import Plan
-from cfp.planning.choose import NothingFits
+from cfp.planning.choose import Chooser
 from cfp.planning.leading import leading_plans
 from cfp.profile import Effort
 from cfp.profile.explore.scope import Recompute
@@ -74,20 +73,20 @@ def test_a_limit_that_binds_makes_some_segments_compute_again(
 def test_levels_are_measured_where_no_plan_needs_as_little_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit does not bind, so that no level is measured. Then none of the steps is found to
-    fit, and what they miss the limit by is known: with so much less the limit binds."""
-    most = plan_with(Keep.AS_WRITTEN).memory_bytes()
-    limit = 2 * most
-    choose, measured = planner.choose, list[set[str]]()
+    """The limit does not bind, so that no level is measured. Then the step is found to need more
+    than predicted, and what fits is known: with so much less the limit binds."""
+    limit = 2 * plan_with(Keep.AS_WRITTEN).memory_bytes()
+    select, measured = Chooser.select, list[set[str]]()
 
-    def nothing_fits_at_first(*of: Any) -> Any:
-        found = choose(*of)
+    def nothing_fits_at_first(
+        chooser: Chooser, proposals: Any, allowance: int, *, last: bool
+    ) -> int | None:
         measured.append({one.name for one in stored(tmp_path).values()})
         if len(measured) == 1:
-            raise NothingFits("No plan fits.", limit - plan_with(Keep.INPUTS).memory_bytes())
-        return found
+            return plan_with(Keep.INPUTS).memory_bytes()
+        return select(chooser, proposals, allowance, last=last)
 
-    monkeypatch.setattr(planner, "choose", nothing_fits_at_first)
+    monkeypatch.setattr(Chooser, "select", nothing_fits_at_first)
     assert planned(tmp_path, memory_limit=limit).memory_bytes() <= limit
     first, second = measured
     assert not any("keeps" in name for name in first)
@@ -177,7 +176,7 @@ def test_with_a_budget_something_fits_before_all_options_are_explored(
         full_steps=9,
         exhaustive=False,
         memory_limit_bytes=limit,
-        leading=lambda profile: leading_plans(analysis, profile, limit),
+        leading=leading_plans,
     )
     assert {"options that may be faster", "what needs less memory"} <= {*found.missing}
     assert leading_plans(analysis, found, limit).fits
@@ -198,7 +197,7 @@ def test_under_a_limit_the_best_plan_is_measured_alone(
         analysis=analysis,
         states=(State.BLOCK, State.FSDP),
         memory_limit_bytes=limit,
-        leading=lambda profile: leading_plans(analysis, profile, limit),
+        leading=leading_plans,
     )
     assert f"chained {best}" in runner.names.values()
     assert (best in runner.names.values()) is (limit is not None)

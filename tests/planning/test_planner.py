@@ -198,7 +198,7 @@ def test_profiling_knows_how_many_full_steps_follow(
     class Enough(Exception):
         pass
 
-    def see(campaign: Campaign, *_: Any) -> Any:
+    def see(analysis: Any, mesh: Any, campaign: Campaign, *_: Any) -> Any:
         budget = campaign.budget
         assert budget.seconds == 60.0
         assert 0 < budget.left_s() < 60.0, "analysing the step took some of it"
@@ -206,7 +206,7 @@ def test_profiling_knows_how_many_full_steps_follow(
         assert campaign.runner.ends == campaign.deadline == budget.ends
         raise Enough
 
-    monkeypatch.setattr(planner, "measure_segments", see)
+    monkeypatch.setattr(planner, "Profiler", see)
     with pytest.raises(Enough):
         planned(tmp_path, budget="1m", audit=audit, beside=["data_parallel", "zero1"])
 

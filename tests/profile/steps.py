@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from jax.sharding import Mesh
 import cfp
 from cfp.layouts.state import State
 from cfp.profile.api import Manner, new_campaign
-from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import Effort
 from cfp.profile.measure.store import Store
 from cfp.profile.profile import Profile
-from cfp.profile.profiler import measure_segments
+from cfp.profile.profiler import FindLeading, measure_segments
 from cfp.profile.programs.machine import Machine
 from cfp.profile.runners.process import ProcessRunner
 from cfp.profile.runners.runner import Runner
@@ -74,7 +72,7 @@ def measured(
     exhaustive: bool = True,
     states: tuple[State, ...] = (State.BLOCK,),
     memory_limit_bytes: float | None = None,
-    leading: Callable[[Profile], Leading] | None = None,
+    leading: FindLeading | None = None,
 ) -> Profile:
     """Every option of the step, or those that may be best."""
     analysis = analysed() if analysis is None else analysis

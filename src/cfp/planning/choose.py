@@ -3,8 +3,9 @@
 The best predictions run as full steps, in turn. Near a memory limit m the best one runs alone at
 first: where it does not fit, the others are not expected to. With a step found to need d more than
 the search counts, the next search is for m - d (or for more, if it needs less), until that finds
-nothing new. The fastest that fits is chosen; where others are as fast, as far as the rounds tell,
-the one that needs least memory is taken, if it is clearly less.
+nothing new. What leads within m - d may not be measured yet, and is before that search, if there is
+time (`Chooser.select`). The fastest that fits is chosen; where others are as fast, as far as the
+rounds tell, the one that needs least memory is taken, if it is clearly less.
 
 The fastest of several in some rounds is, in part, the luckiest. So the chosen one runs again, on
 fresh rounds, with the templates beside it: what is reported of it, and how it compares. So does the
@@ -13,7 +14,8 @@ step on one device alone, which may be faster than the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cfp.errors import CfpError
@@ -23,6 +25,7 @@ from cfp.plan.evidence import MeasuredStep
 from cfp.planning.audit import NO_TIME, audit, confirm, what_they_show
 from cfp.planning.proposals import Proposal, Proposals
 from cfp.planning.tried import Tried, best_of, in_its_rounds, taken_for_memory
+from cfp.profile import Option
 from cfp.profile.explore.keeps import NEAR
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.full_step import ALONE
@@ -31,15 +34,6 @@ from cfp.profile.measure.rounds import OutOfTime
 ATTEMPTS = 4  # searches with the limit corrected: each may take full steps, so there is an end
 WORTHWHILE = 0.01  # of the limit: a smaller correction is not worth a search, if a plan fits
 GAIN = 0.98  # of a time: less than predictions of two plans are off by, and no full steps' worth
-
-
-class NothingFits(CfpError):
-    """No measured plan fits. `missed_bytes` is how much more than predicted one of them needs, at
-    most: less memory was thought to be short, and what would save it was perhaps not measured."""
-
-    def __init__(self, message: str, missed_bytes: int) -> None:
-        super().__init__(message)
-        self.missed_bytes = missed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,63 +50,79 @@ class Chosen:
 
 @dataclass
 class Chooser:
-    """`count` proposals are measured; `others` are plans to run beside the chosen one, or why
-    there is none."""
+    """`select` tries what is proposed, as often as more is measured, and `choose` then chooses of
+    all that was tried. `count` proposals are measured; `others` are plans to run beside the chosen
+    one, or why there is none."""
 
-    proposals: Proposals
     campaign: Campaign
     limit: int | None
     count: int
     others: Mapping[str, Plan | str]
-    _tried: dict[tuple[int, ...], Tried] = field(default_factory=dict)
+    _tried: dict[tuple[Option, ...], Tried] = field(default_factory=dict)
     _out_of_time: bool = False
     _waves: int = 0
 
+    def select(self, proposals: Proposals, allowance: int | None, *, last: bool) -> int | None:
+        """Tries what is proposed for an allowance, which is the limit, or less where plans need
+        more than predicted. Returns the allowance for which more should be measured, where that is
+        not the `last` time; None where there is nothing to gain by it."""
+        self.proposals = proposals
+        with self.campaign.until(self.campaign.budget.chosen()):
+            return self._select(allowance, last=last)
+
     def choose(self) -> Chosen:
-        with self.campaign.holding():
-            with self.campaign.until(self.campaign.budget.chosen()):
-                self._select()
-            fitting = self._fitting()
-            if not fitting:
-                raise self._nothing_fits()
-            best, fastest = best_of(fitting)
-            confirmed = self._confirm(best)
+        """Returns the best plan of those tried, on fresh rounds."""
+        fitting = self._fitting()
+        if not fitting:
+            raise self._nothing_fits()
+        best, fastest = best_of(fitting)
+        confirmed = self._confirm(best)
         rest = [t for t in self._tried.values() if t is not best]
         steps = () if best.step is None else (best.step, *in_its_rounds(best, rest))
         notes = [*what_they_show(steps, confirmed), *taken_for_memory(best, fastest)]
         notes += self._unchecked(best, confirmed)
         return Chosen(best.proposal, self.limit, steps, confirmed, tuple(notes))
 
-    def _select(self) -> None:
+    def _select(self, allowance: int | None, *, last: bool) -> int | None:
         """Tries what the search proposes, until nothing new comes of it. Where none of it fits, the
         plan that is predicted to need least is tried last."""
-        allowance = self.limit
         for _ in range(ATTEMPTS):
             found = self.proposals.best(allowance, max(self.count, 1))
             if not found:
                 found = self._smallest()  # it may need less than predicted
-            new = [one for one in found if one.point.choice not in self._tried]
+            new = [one for one in found if one.options not in self._tried]
             raised = self.limit is not None and allowance is not None and allowance > self.limit
             if not new or (raised and not any(map(self._may_gain, new))):
                 break
             if self.count and len(new) > 1 and self._near(new[0]):
                 self._try(new[:1])
-            tried = self._tried.get(new[0].point.choice)
+            tried = self._tried.get(new[0].options)
             if tried is None or tried.fits(self.limit):
                 self._try(new)
             if self.limit is None or allowance is None:
                 break
             corrected = self.limit - self._missed(found)
             least = int(WORTHWHILE * self.limit)
+            if not last and self._hopes() and corrected < allowance - least:
+                return corrected
             if not self._fitting():
                 corrected = min(corrected, allowance - least)
             elif abs(corrected - allowance) <= least:
                 break
             allowance = corrected
-        if self._tried and not self._fitting():
-            last = [one for one in self._smallest() if one.point.choice not in self._tried]
-            if last:
-                self._try(last)
+        if not self._tried or self._fitting():
+            return None
+        smallest = [one for one in self._smallest() if one.options not in self._tried]
+        if smallest:
+            self._try(smallest)
+        if last or self.limit is None or self._fitting():
+            return None
+        missed = max([0, *self._misses()])
+        return self.limit - missed if missed else None
+
+    def _hopes(self) -> bool:
+        """Returns whether there is time to measure more before it is known what fits."""
+        return time.monotonic() < self.campaign.budget.profiled
 
     def _may_gain(self, one: Proposal) -> bool:
         """Returns whether a plan is predicted to be clearly faster than all that fit."""
@@ -169,18 +179,17 @@ class Chooser:
                 if self._measure(proposals[:1]):
                     return
         best = proposals[0]
-        if best.point.choice in self._tried:
+        if best.options in self._tried:
             return
         needs = None
         here = self.campaign.network is None  # else only the worker can compile it
         if here and self.limit is not None and self.campaign.budget.compiles():
             needs = best.plan.memory_bytes()
-        self._tried[best.point.choice] = Tried(best, None, needs)
+        self._tried[best.options] = Tried(best, None, needs)
 
     def _measure(self, proposals: Sequence[Proposal]) -> bool:
         """Measures all of them in turn with one another; returns whether there was time for any."""
-        choices = {one.point.choice for one in proposals}
-        first = len(self._tried.keys() - choices)
+        first = len(self._tried.keys() - {one.options for one in proposals})
         plans = {f"predicted {first + i + 1}": one.plan for i, one in enumerate(proposals)}
         try:
             steps = audit(self.campaign, plans)
@@ -191,14 +200,14 @@ class Chooser:
         self._waves += 1
         for name, proposal in zip(plans, proposals, strict=True):
             tried = Tried(proposal, steps[name], steps[name].memory_bytes, self._waves)
-            self._tried[proposal.point.choice] = tried
+            self._tried[proposal.options] = tried
         return True
 
     def _missed(self, found: Sequence[Proposal]) -> int:
         """Returns by how much the proposed plans need more than predicted: the worst that exceeds
         the limit or, where none does, the first. It is negative where they need less."""
         assert self.limit is not None
-        known = [self._tried[one.point.choice] for one in found if one.point.choice in self._tried]
+        known = [self._tried[one.options] for one in found if one.options in self._tried]
         missed = [
             (t.memory_bytes > self.limit, t.memory_bytes - t.proposal.point.memory_bytes)
             for t in known
@@ -212,17 +221,20 @@ class Chooser:
     def _nothing_fits(self) -> CfpError:
         """Says what would."""
         failed = [t.step.failed for t in self._tried.values() if t.step and t.step.failed]
-        smallest = self.proposals.smallest()
-        if smallest is None:
+        found = self._smallest()
+        if not found:
             return CfpError(
                 "The measurements do not make a plan yet: some segment or resharding has none that "
                 "runs. Raise `budget`; what was measured is kept."
             )
         if self.limit is None:
             return CfpError(f"None of the plans runs: {failed[0] if failed else 'no reason given'}")
-        tried = self._tried.get(smallest.choice)
-        compiled = None if tried is None else tried.memory_bytes
-        needs = self.proposals.predict(smallest).memory_bytes if compiled is None else compiled
+        smallest = found[0]
+        tried = self._tried.get(smallest.options)
+        needs = None if tried is None else tried.memory_bytes
+        if needs is None:
+            assert smallest.plan.predicted is not None
+            needs = smallest.plan.predicted.memory_bytes
         missing = self.proposals.profile.missing
         ways = "Raise memory_limit or use more devices"
         if missing:
@@ -230,16 +242,16 @@ class Chooser:
             ways += " or memory_limit, or use more devices"
         if not self.proposals.analysis.graph.donated:
             ways += ", or let the step donate its state (jax.jit(step, donate_argnums=...))"
-        missed = [
-            tried.memory_bytes - tried.proposal.point.memory_bytes
-            for tried in self._tried.values()
-            if tried.memory_bytes is not None
-        ]
-        return NothingFits(
+        return CfpError(
             f"No plan fits {bytes_text(self.limit)} per device: the smallest needs "
-            f"{bytes_text(needs)} ({self.proposals.show(smallest)}). {ways}.",
-            max([0, *missed]),
+            f"{bytes_text(needs)} ({self.proposals.show(smallest.point)}). {ways}."
         )
+
+    def _misses(self) -> Iterator[int]:
+        """Yields by how much the plans that were tried need more than predicted."""
+        for tried in self._tried.values():
+            if tried.memory_bytes is not None:
+                yield tried.memory_bytes - tried.proposal.point.memory_bytes
 
     def _unchecked(self, best: Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
         """Says what was not measured, or not on fresh rounds."""

@@ -4,8 +4,8 @@ where planning spent its time."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from cfp.analysis import Analysis
 from cfp.blocks import REPLICATED, Block, Strategy
@@ -26,8 +26,6 @@ from cfp.segments.fill import SEED
 from cfp.training.flops import model_flops
 from cfp.training.peaks import peak_flops, product_dtype
 
-T = TypeVar("T")
-
 
 class Stopwatch:
     """What each stage takes, from `start` on."""
@@ -36,12 +34,13 @@ class Stopwatch:
         self._start = start
         self._spent: dict[str, float] = {}
 
-    def timed(self, stage: str, run: Callable[[], T]) -> T:
-        """Runs a stage and returns what it returns. A stage that runs again, or that ends with an
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Counts what is done meanwhile as a stage's. One that runs again, or that ends with an
         error, counts with all that it took."""
         start = time.monotonic()
         try:
-            return run()
+            yield
         finally:
             self._spent[stage] = self._spent.get(stage, 0.0) + time.monotonic() - start
 
@@ -67,7 +66,7 @@ def gather_evidence(
         ran=campaign.running.ran,
         taken_over=campaign.running.taken_over,
         start_s=proposals.start_s,
-        segments=proposals.segments(chosen.proposal.point),
+        segments=chosen.proposal.segments,
         frontier=proposals.frontier(),
         steps=chosen.steps,
         confirmed=chosen.confirmed,

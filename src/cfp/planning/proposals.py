@@ -25,11 +25,13 @@ NEAR = 1.2  # times the fastest prediction: a plan that may yet be faster
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A plan that the search proposes. No plan that needs `slack_bytes` less than the limit it was
-    searched for is predicted to be faster than the first one proposed for that limit."""
+    """A plan that the search proposes: an option for each segment, and what each of them costs. No
+    plan that needs `slack_bytes` less than the limit it was searched for is predicted to be faster
+    than the first one proposed for that limit."""
 
     point: Point
     options: tuple[Option, ...]
+    segments: tuple[SegmentCost, ...]
     plan: Plan
     slack_bytes: int
 
@@ -133,13 +135,14 @@ class Proposals:
             name="cfp",
             pins=self.pins,
         )
-        return Proposal(point, options, replace(plan, predicted=self.predict(point)), slack_bytes)
+        segments = self._segments(point)
+        plan = replace(plan, predicted=self._predicted(point, segments))
+        return Proposal(point, options, segments, plan, slack_bytes)
 
-    def predict(self, point: Point) -> Predicted:
+    def _predicted(self, point: Point, segments: Sequence[SegmentCost]) -> Predicted:
         """Returns what a plan is predicted to cost: segments and reshardings add up, and starting
         the program counts as computing. Where the shares of one segment were not measured, those of
         the step are not known."""
-        segments = self.segments(point)
         compute = [s.compute_s for s in segments if s.compute_s is not None]
         sent = [s.communication_s for s in segments if s.communication_s is not None]
         resharding_s = sum(s.resharding_s for s in segments)
@@ -150,7 +153,7 @@ class Proposals:
             memory_bytes=self.composition.memory_bytes(point.choice),
         )
 
-    def segments(self, point: Point) -> tuple[SegmentCost, ...]:
+    def _segments(self, point: Point) -> tuple[SegmentCost, ...]:
         problem = self.composition.problem
         found = []
         for i, option in enumerate(self.composition.chosen(point.choice)):

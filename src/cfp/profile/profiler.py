@@ -16,10 +16,9 @@ the fastest options alone                  of segments measured as two in a row
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cfp.analysis import Analysis
@@ -39,7 +38,6 @@ from cfp.profile.explore.neighbours import measure_alone, measure_reshardings
 from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import measure_states, memory_counts
 from cfp.profile.explore.streams import measure_streams
-from cfp.profile.measure.budget import FullStep
 from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import SegmentProfile
 from cfp.profile.measure.ledger import Ledger
@@ -59,67 +57,81 @@ LEADS = 3  # times that the leading plans are looked for, a second or two each i
 # what the first ones showed may let others lead, and more than that was not seen to
 
 
+FOR_ANOTHER_LIMIT = (Stage.FITTING, Stage.EXPECTED, Stage.RESHARDINGS, Stage.ALONE)
+FindLeading = Callable[[Analysis, Profile, float | None], Leading]  # the last is a memory limit
+
+
 def measure_segments(
     campaign: Campaign,
     analysis: Analysis,
     mesh: AnyMesh,
     scope: Scope,
-    leading: Callable[[Profile], Leading] | None = None,
+    leading: FindLeading | None = None,
 ) -> Profile:
-    """Measures with a campaign that may have measured other things before. Its overhead and anchor
-    are set, and its budget learns what a full step takes. `leading` finds the leading plans in what
-    was measured so far; without it, every option keeps what the step does as it is written."""
-    check_callbacks(analysis.graph)
-    return _Profiler(analysis, mesh, campaign, scope, leading).run()
+    """Measures with a campaign that may have measured other things before."""
+    return Profiler(analysis, mesh, campaign, scope, leading).run()
 
 
 @dataclass
-class _Profiler:
+class Profiler:
+    """`run` measures. It sets the campaign's overhead and anchor, and its budget learns what a full
+    step takes. `leading` finds the leading plans in what was measured so far; without it, every
+    option keeps what the step does as it is written."""
+
     analysis: Analysis
     mesh: AnyMesh
     campaign: Campaign
     scope: Scope
-    leading: Callable[[Profile], Leading] | None
+    leading: FindLeading | None
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        check_callbacks(self.analysis.graph)
         self.start = time.monotonic()
         self.machine = self.campaign.machine
         self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.interfaces = find_interfaces(self.analysis, self.kinds)
         self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.interfaces.crossings)
+        self.finished = [False] * len(self.kinds)
+        self.options = options_ahead(self.kinds, self.scope.exhaustive, self.scope.sample)
+
+    def run(self, stages: Sequence[Stage] = tuple(Stage)) -> Profile:
+        """Returns what was measured, once these stages are done."""
         leads = self.leading is not None
         self.forecast = Forecast(self.analysis, self.ledger, self.scope, leads=leads)
-        self.finished = [False] * len(self.kinds)
-
-    def run(self) -> Profile:
-        stages = [  # as `forecast.Stage` counts them
-            ("what starting a program takes", self._overhead),
-            ("the first option of every segment", self._first),
-            ("reshardings", self._reshard),
-            ("what fits into memory", self._fit),
-            ("options that may be faster", self._explore),
-            ("reshardings", self._reshard_leading),
-            ("split streams", self._streams),
-            ("training state split further", self._states),
-            ("what needs less memory", self._expected),
-            ("reshardings", self._reshard),
-            ("the fastest options alone", self._alone),
-        ]
-        scope = self.scope
-        self.options = options_ahead(self.kinds, scope.exhaustive, scope.sample)
-        for i, (name, stage) in enumerate(stages):
-            self._forecast(Stage(i))
+        doing = {
+            Stage.OVERHEAD: ("what starting a program takes", self._overhead),
+            Stage.FIRST: ("the first option of every segment", self._first),
+            Stage.FIRST_RESHARDINGS: ("reshardings", self._reshard),
+            Stage.FITTING: ("what fits into memory", self._fit),
+            Stage.OPTIONS: ("options that may be faster", self._explore),
+            Stage.LEADING_RESHARDINGS: ("reshardings", self._reshard_leading),
+            Stage.STREAMS: ("split streams", self._streams),
+            Stage.STATES: ("training state split further", self._states),
+            Stage.EXPECTED: ("what needs less memory", self._expected),
+            Stage.RESHARDINGS: ("reshardings", self._reshard),
+            Stage.ALONE: ("the fastest options alone", self._alone),
+        }
+        for number, stage in enumerate(stages):
+            name, measure = doing[stage]
+            self._forecast(stage)
             try:
-                with self.campaign.until(self._deadline(Stage(i))):
-                    stage()
+                with self.campaign.until(self._deadline(stage)):
+                    measure()
             except OutOfTime:
                 self.missing.append(name)
-                if stage == self._first:  # nothing to go on with
-                    self.missing += [later for later, _ in stages[i:]]
+                if stage == Stage.FIRST:  # nothing to go on with
+                    self.missing += [doing[later][0] for later in stages[number:]]
                     break
         self.campaign.settle()
         return self._profile(self.scope.recompute)
+
+    def run_within(self, limit_bytes: float) -> Profile:
+        """Returns the profile with what may lead under another memory limit, too, once `run` is
+        done."""
+        self.scope = replace(self.scope, memory_limit_bytes=limit_bytes)
+        self.options = [Ahead(0, 0)] * len(self.kinds)  # all were explored
+        return self.run(FOR_ANOTHER_LIMIT)
 
     def _forecast(self, stage: Stage) -> None:
         """Tells the campaign what comes after what it is asked for."""
@@ -151,9 +163,9 @@ class _Profiler:
             return
         expectations = Expectations(self.ledger, self.scope)
         for _ in range(ROUNDS):
-            if self.leading(self._profile(Recompute.AUTO)).fits:
+            if self._leading().fits:
                 return
-            leading = self.leading(self._profile(Recompute.AUTO, expectations))
+            leading = self._leading(expectations)
             if not measure_leading(self.ledger, leading, self.scope.recompute):
                 return
 
@@ -166,29 +178,10 @@ class _Profiler:
         return budget.explored if stage == Stage.OPTIONS else budget.profiled
 
     def _foresee_full_step(self) -> None:
-        """Tells the budget what a full step will take, as far as the fastest options so far tell:
-        deadlines follow from it."""
-        step_s = once_s = each_s = 0.0
-        for kind in self.kinds:
-            step_s += self.ledger.step_part_s(kind, self.ledger.fastest(kind))
-            once_s += self._compiles_s(kind)
-            each_s += len(kind.places) * self._compiles_s(kind)
-        # XLA compiles a GPU's kernels once, however many layers have them, and all else for each
-        # layer: the truth is between the two, and their geometric mean misses it by least
-        shared = self.machine.platform == "gpu"
-        one = FullStep(math.sqrt(once_s * each_s) if shared else each_s, step_s)
+        """Tells the budget what a full step will take: deadlines follow from it."""
+        one = self.forecast.full_step()
         self.campaign.budget = self.campaign.budget.knowing(one)
         self.campaign.outlook.expect_each(FULL_STEP, one.choosing_s)
-
-    def _compiles_s(self, kind: Kind) -> float:
-        """Returns what it takes to compile one occurrence of a segment in a step, as far as its
-        first option tells."""
-        known, first = self.campaign.known, kind.first
-        alone = self.ledger.alone[kind.index].get(first)
-        if alone is not None and alone.key in known:
-            return known[alone.key].compile_s
-        in_a_row = 1 if kind.chained is None else 2
-        return sum(known[one.key].compile_s for one in self.ledger.ask(kind, first)) / in_a_row
 
     def _explore(self) -> None:
         if self.scope.exhaustive:
@@ -237,9 +230,9 @@ class _Profiler:
             return
         expectations = Expectations(self.ledger, self.scope)
         for _ in range(ROUNDS):
-            leading = self.leading(self._profile(Recompute.AUTO))
+            leading = self._leading()
             if leading.binds:
-                leading = self.leading(self._profile(Recompute.AUTO, expectations))
+                leading = self._leading(expectations)
             if not measure_leading(self.ledger, leading, recompute):
                 return
 
@@ -259,9 +252,17 @@ class _Profiler:
         if self.leading is None or self.scope.memory_limit_bytes is None:
             return
         for _ in range(LEADS):
-            leading = self.leading(self._profile(self.scope.recompute))
+            leading = self._leading(recompute=self.scope.recompute)
             if not measure_alone(self.ledger, leading.first) or not leading.binds:
                 return
+
+    def _leading(
+        self, expectations: Expectations | None = None, recompute: Recompute = Recompute.AUTO
+    ) -> Leading:
+        """Returns the options that lead by what was measured, and by what is expected besides."""
+        assert self.leading is not None
+        found = self._profile(recompute, expectations)
+        return self.leading(self.analysis, found, self.scope.memory_limit_bytes)
 
     def _profile(self, recompute: Recompute, expectations: Expectations | None = None) -> Profile:
         """Returns all that was measured and may be chosen, and what is expected besides."""

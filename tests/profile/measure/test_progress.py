@@ -11,9 +11,7 @@ import pytest
 
 from cfp.layouts.state import State
 from cfp.planning.leading import leading_plans
-from cfp.profile import Profile
 from cfp.profile.api import Manner, new_campaign
-from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.budget import Budget
 from cfp.profile.measure.progress import FULL_STEP, RESHARDING, Ahead, Outlook, kind_of, left_text
@@ -122,16 +120,13 @@ def simulated(
     told = Told(clock)
     start = clock.now
 
-    def leading(found: Profile) -> Leading:
-        return leading_plans(analysis, found, limit_bytes)
-
     with Store.open(folder) as store:
         budget = Budget.of(None).followed_by(full_steps, 0)
         campaign = new_campaign(
             MACHINE, runner, store, Manner(effort=USUAL, progress=told, budget=budget)
         )
         scope = Scope(states=tuple(State), memory_limit_bytes=limit_bytes)
-        leads = None if limit_bytes is None else leading
+        leads = None if limit_bytes is None else leading_plans
         profile = measure_segments(campaign, analysis, mesh_of(2, 2), scope, leads)
         assert profile.complete
         campaign.outlook.later = {}

@@ -7,6 +7,7 @@ by the fastest options measured so far, some options follow that need less.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -18,6 +19,7 @@ from cfp.profile.explore.keeps import NEAR, may_keep_more
 from cfp.profile.explore.scope import Recompute, Scope
 from cfp.profile.explore.states import fastest_peak_bytes, finalists_of
 from cfp.profile.explore.streams import SOME
+from cfp.profile.measure.budget import FullStep
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.progress import FULL_STEP, RESHARDING, Ahead
 from cfp.profile.programs.kinds import Kind
@@ -77,6 +79,20 @@ class Forecast:
             found |= _programs(stage, kind, count, finalists, self._leads and limit is not None)
         return {**found, RESHARDING: _reshardings(stage, self._boundaries)}
 
+    def full_step(self) -> FullStep:
+        """Returns what a full step will take, as far as the fastest options so far tell."""
+        ledger = self._ledger
+        step_s = once_s = each_s = 0.0
+        for kind in ledger.kinds:
+            compile_s = _compile_s(ledger, kind)
+            step_s += ledger.step_part_s(kind, ledger.fastest(kind))
+            once_s += compile_s
+            each_s += len(kind.places) * compile_s
+        # XLA compiles a GPU's kernels once, however many layers have them, and all else for each
+        # layer: the truth is between the two, and their geometric mean misses it by least
+        shared = ledger.campaign.machine.platform == "gpu"
+        return FullStep(math.sqrt(once_s * each_s) if shared else each_s, step_s)
+
     def _expected(self, kind: Kind, binds: bool) -> Ahead:
         """Returns how many options will be measured that need less, or keep more."""
         more = Ahead(0, 0)
@@ -87,6 +103,17 @@ class Forecast:
         ):
             more = Ahead(1, 2)
         return more.plus(NEEDING_LESS) if binds else more
+
+
+def _compile_s(ledger: Ledger, kind: Kind) -> float:
+    """Returns what it takes to compile one occurrence of a segment in a step, as far as its first
+    option tells."""
+    known, first = ledger.campaign.known, kind.first
+    alone = ledger.alone[kind.index].get(first)
+    if alone is not None and alone.key in known:
+        return known[alone.key].compile_s
+    in_a_row = 1 if kind.chained is None else 2
+    return sum(known[one.key].compile_s for one in ledger.ask(kind, first)) / in_a_row
 
 
 def _programs(

@@ -156,8 +156,8 @@ class Campaign:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keeps the programs that are measured meanwhile in the worker: one that is asked for again
-        under another key is not compiled again. `let_go` frees them."""
+        """Keeps the programs that are measured together meanwhile in the worker: one that is asked
+        for again under another key is not compiled again. `let_go` frees them."""
         self._programs.hold()
         yield
         self._programs.release()
@@ -271,7 +271,8 @@ class Campaign:
         except StillHeld:
             raise OutOfTime from None
         keep = {self._kept, *(request.key for request in (*anchor, *following))}
-        programs.retire([request.key for request in wave if request.key not in keep])
+        retire = programs.drop if patient else programs.retire
+        retire([request.key for request in wave if request.key not in keep])
 
     def _compile_in_time(self, anchor: Wave, wave: Wave) -> Wave:
         usual_s = None if self.budget.one is None else self.budget.one.compile_s
