@@ -55,6 +55,7 @@ from cfp.profile.explore.streams import split_streams
 from cfp.profile.measure.ledger import Ledger
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.profiler import IDLE
+from cfp.profile.programs.boundary import Interfaces
 from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.requests import idle_request
@@ -144,7 +145,7 @@ def measuring(
 ) -> Iterator[Ledger]:
     manner = Manner(effort=effort, progress=TerminalProgress(Console(stderr=True)))
     with open_campaign(mesh, cache_dir=store, manner=manner, team=team) as campaign:
-        ledger = Ledger(campaign, mesh, [kind], ())
+        ledger = Ledger(campaign, mesh, [kind], Interfaces((kind,), (), (), {}))
         few, many = (idle_request(campaign.machine, mesh, count) for count in IDLE)
         campaign.set_overhead(few, many)
         campaign.set_anchor(ledger.ask(kind, Option((0,) * len(kind.strategies)))[0])

@@ -9,7 +9,7 @@ as its sizes divide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 
 from cfp.affine import follow
 from cfp.affine.factors import Dims
-from cfp.trace import Graph
+from cfp.trace import LOOP_PRIMITIVES, Graph
 from cfp.trace.recomputation import Recomputation
 
 Layout = tuple[int | None, ...]  # per mesh axis: the dim it splits, None whole
@@ -72,6 +72,23 @@ def halfway(source: Layout, target: Layout) -> Layout | None:
     if not gathered or not fresh or fresh & {*source}:
         return None
     return tuple(after if before is None else before for before, after in pairs)
+
+
+def made_otherwise(
+    graph: Graph, outputs: Sequence[Layout], known: Mapping[int, Layout]
+) -> dict[int, Layout]:
+    """Returns how those results are made that lie otherwise in the end, as ZeRO-1's new parameters.
+    The compiler is told, and brings them there last: else it may bring an operand there, and
+    compute them on every device. What an unknown operation or a loop makes is left to it."""
+    found = {}
+    for value, layout in zip(graph.outputs, outputs, strict=True):
+        producer = graph.values[value].producer
+        if producer is None or known.get(value, layout) == layout or not graph.values[value].shape:
+            continue
+        equation = graph.equations[producer]
+        if equation.op.map is not None and equation.primitive not in LOOP_PRIMITIVES:
+            found[value] = known[value]
+    return found
 
 
 def transfer(

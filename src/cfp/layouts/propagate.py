@@ -23,7 +23,7 @@ from cfp.layouts.block_layouts import BlockLayouts, lay_blocks
 from cfp.layouts.carry import OPEN, Carry, PartialLayout
 from cfp.layouts.decide import Decision
 from cfp.layouts.forward_sweep import ForwardSweep
-from cfp.layouts.layout import Layout, Layouts, halfway
+from cfp.layouts.layout import Layout, Layouts, halfway, made_otherwise
 from cfp.trace import Graph, Role
 
 
@@ -70,7 +70,8 @@ def propagate(
         if (source := lies.get(graph.equations[equation].inputs[operand])) is not None
         if (between := halfway(source, layout)) is not None
     }
-    return Layouts(inputs, outputs, decision.values, decision.uses, decision.sums, via, known=lies)
+    values = {**made_otherwise(graph, outputs, lies), **decision.values}
+    return Layouts(inputs, outputs, values, decision.uses, decision.sums, via, known=lies)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cfp.layouts.carry import Carry
-from cfp.layouts.layout import Entry, Layout, Layouts, Shape, halfway
+from cfp.layouts.layout import Entry, Layout, Layouts, Shape, halfway, made_otherwise
 from cfp.trace import LOOP_ENTER, LOOP_EXIT, LOOP_PRIMITIVES, Equation, Graph, Role, is_key
 from cfp.trace.recomputation import Recomputation
 
@@ -89,13 +89,14 @@ class _Substitution:
                 self._lay_rest(equation)
         entries = self._entries()
         inputs = tuple(self.lies[value] for value in self.graph.inputs)
+        outputs = tuple(
+            inputs[feedback[i]] if i in feedback else self.lies.get(value, self._whole)
+            for i, value in enumerate(self.graph.outputs)
+        )
         return Layouts(
             inputs=inputs,
-            outputs=tuple(
-                inputs[feedback[i]] if i in feedback else self.lies.get(value, self._whole)
-                for i, value in enumerate(self.graph.outputs)
-            ),
-            values=self.values,
+            outputs=outputs,
+            values={**made_otherwise(self.graph, outputs, self.lies), **self.values},
             uses=self.uses,
             sums=self.sums,
             via=self.via,

@@ -2,9 +2,9 @@
 
 Parameters and optimizer state are stored all the time (`needs_of`); what the step does not donate
 is there twice, the old and the new values, and an argument that several segments read counts where
-it is at home. The forward pass goes through the segments in order, the backward pass back. While
-segment i is differentiated, activations are still there up to i, and gradients are there already
-from i on (`peak_bytes`):
+it is at home; what no segment reads counts besides (`besides_bytes`). The forward pass goes through
+the segments in order, the backward pass back. While segment i is differentiated, activations are
+still there up to i, and gradients are there already from i on (`peak_bytes`):
 
     M_i = Σ stored + Σ_(j <= i) activations_j + Σ_(j >= i) gradients_j + scratch_i
     M   = max(max_i M_i, Σ (stored + renewed))
@@ -29,7 +29,7 @@ also where `renewed` counts in place of a smaller `counted`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -37,10 +37,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from cfp.analysis import Analysis
+from cfp.blocks.feedback import find_feedback
 from cfp.layouts import Layouts, local_shape
 from cfp.profile.measure.memory import MemoryUse
 from cfp.profile.programs.boundary import Boundary, Crossing, End
 from cfp.profile.programs.kinds import Kind
+from cfp.trace import is_key
 
 Numbers = NDArray[np.int64]
 
@@ -67,6 +70,22 @@ def shared_arguments(crossings: Iterable[Crossing]) -> dict[int, tuple[Boundary,
         if crossing.source != crossing.target and crossing.boundary.what == "argument":
             found[crossing.target] = (*found.get(crossing.target, ()), crossing.boundary)
     return found
+
+
+def besides_bytes(analysis: Analysis, homes: Container[int]) -> int:
+    """Returns what those arguments take that no segment's program has, as the state of an optimizer
+    that sums gradients of several segments. They lie whole, and twice where the step renews them
+    without donating them."""
+    graph = analysis.graph
+    pairs = find_feedback(graph, analysis.grouping.parameters)
+    renewed = {*pairs.values()} - graph.donated
+    total = 0
+    for position, value in enumerate(graph.inputs):
+        found = graph.values[value]
+        if value not in homes and found.shape and not is_key(found.dtype):
+            times = 2 if position in renewed else 1
+            total += times * math.prod(found.shape) * int(found.dtype.itemsize)
+    return total
 
 
 def needs_of(

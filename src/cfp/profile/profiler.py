@@ -91,7 +91,7 @@ class Profiler:
         self.machine = self.campaign.machine
         self.kinds = find_kinds(self.analysis, self.scope.outer)
         self.interfaces = find_interfaces(self.analysis, self.kinds)
-        self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.interfaces.crossings)
+        self.ledger = Ledger(self.campaign, self.mesh, self.kinds, self.interfaces)
         self.finished = [False] * len(self.kinds)
         self.options = options_ahead(self.kinds, self.scope.exhaustive, self.scope.sample)
 

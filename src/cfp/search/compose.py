@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from cfp.layouts import Layout
 from cfp.profile import Boundary, Crossing, Option, Profile, SegmentProfile
 from cfp.profile.peak import (
     Needs,
+    besides_bytes,
     kept_and_scratch,
     needs_of,
     peak_bytes,
@@ -82,6 +83,7 @@ class _Composer:
             else:
                 self._between.setdefault((min(ends), max(ends)), []).append(crossing)
         self._shared = shared_arguments(profile.crossings)
+        self._besides = besides_bytes(analysis, profile.interfaces.homes)
         self._known: dict[object, int] = {}
         self._distinct_needs: list[Needs] = []
         self._crossed: dict[object, int] = {}
@@ -138,19 +140,19 @@ class _Composer:
     def _needs(self, i: int) -> int:
         """Returns the number of the needs of a segment, in `_distinct_needs`."""
         shared = self._shared.get(i, ())
-        key = (self.kinds[i], self.options[i], shared)
+        besides = 0 if i else self._besides  # it is no matter which segment has them
+        key = (self.kinds[i], self.options[i], shared, besides)
         if key not in self._known:
             self._known[key] = len(self._distinct_needs)
             found = self.profile.segments[self.kinds[i]]
-            self._distinct_needs.append(
-                needs_of(
-                    found.kind,
-                    [(found.costs[o].memory, found.layouts[o]) for o in self.options[i]],
-                    donated=self.donated,
-                    shared=shared,
-                    mesh_shape=self.analysis.mesh_shape,
-                )
+            needs = needs_of(
+                found.kind,
+                [(found.costs[o].memory, found.layouts[o]) for o in self.options[i]],
+                donated=self.donated,
+                shared=shared,
+                mesh_shape=self.analysis.mesh_shape,
             )
+            self._distinct_needs.append(replace(needs, stored=needs.stored + besides))
         return self._known[key]
 
     def _edge(self, i: int, j: int, crossings: Sequence[Crossing]) -> int:

@@ -40,7 +40,7 @@ class Known:
 def ledger_of(analysis: Analysis) -> tuple[Known, Ledger]:
     known: Any = Known()
     found = kinds(analysis)
-    return known, Ledger(known, mesh((4,)), found, find_interfaces(analysis, found).crossings)
+    return known, Ledger(known, mesh((4,)), found, find_interfaces(analysis, found))
 
 
 def between(ledger: Ledger, kind: Kind, option: Option) -> list[Resharding]:
@@ -48,7 +48,7 @@ def between(ledger: Ledger, kind: Kind, option: Option) -> list[Resharding]:
     layouts = kind.layouts(option)
     boundaries = {
         crossing.boundary
-        for crossing in ledger.crossings
+        for crossing in ledger.interfaces.crossings
         if crossing.boundary.source.kind == crossing.boundary.target.kind == kind.index
         and crossing.boundary.source.result
     }

@@ -59,7 +59,7 @@ class Forecast:
         self._ledger = ledger
         self._scope = scope
         self._leads = leads
-        self._boundaries = len({crossing.boundary for crossing in ledger.crossings})
+        self._boundaries = len({crossing.boundary for crossing in ledger.interfaces.crossings})
 
     def after(self, stage: Stage, options: Sequence[Ahead], full_steps: int) -> dict[str, Ahead]:
         """Returns what comes after what is being measured; `options` are those yet to be asked for,

@@ -22,7 +22,7 @@ def measure_reshardings(ledger: Ledger, leading: int | None = None) -> None:
     """Measures every pair of layouts that options on the two sides of a boundary may need, those of
     fast options first. With `leading`, only that many layouts of the fastest options count."""
     wanted: list[tuple[int, Resharding]] = []
-    for boundary in dict.fromkeys(crossing.boundary for crossing in ledger.crossings):
+    for boundary in dict.fromkeys(crossing.boundary for crossing in ledger.interfaces.crossings):
         sides = []
         for end in (boundary.source, boundary.target):
             lie: dict[Layout, tuple[Layouts, ...]] = {}

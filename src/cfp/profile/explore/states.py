@@ -15,7 +15,7 @@ from cfp.analysis import Analysis
 from cfp.layouts.state import State
 from cfp.profile.explore.scope import Scope
 from cfp.profile.measure.ledger import Ledger
-from cfp.profile.peak import needs_of, peak_bytes, shared_arguments
+from cfp.profile.peak import besides_bytes, needs_of, peak_bytes, shared_arguments
 from cfp.profile.programs.kinds import Kind, Option
 
 FINALISTS = 6  # options of a segment, the fastest; twice as many where all were measured. Where
@@ -72,7 +72,7 @@ def fastest_peak_bytes(analysis: Analysis, ledger: Ledger) -> float:
     are known."""
     graph = analysis.graph
     donated = {graph.inputs[position] for position in graph.donated}
-    shared = shared_arguments(ledger.crossings)
+    shared = shared_arguments(ledger.interfaces.crossings)
     fastest = [next(iter(ledger.ranked(kind)), None) for kind in ledger.kinds]
     needs = []
     for segment in analysis.segments:
@@ -87,7 +87,8 @@ def fastest_peak_bytes(analysis: Analysis, ledger: Ledger) -> float:
                 mesh_shape=analysis.mesh_shape,
             )
             needs.append(found)
-    return peak_bytes(needs, [0] * len(needs))
+    besides = besides_bytes(analysis, ledger.interfaces.homes)
+    return peak_bytes(needs, [0] * len(needs)) + besides
 
 
 def _measure(

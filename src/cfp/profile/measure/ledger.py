@@ -10,7 +10,7 @@ from cfp.profile.measure.campaign import Campaign
 from cfp.profile.measure.costs import Cost, SegmentProfile, cost_of, cost_of_two, fixed_part
 from cfp.profile.measure.memory import MemoryUse, memory_use
 from cfp.profile.measure.sent import ProgramSends, Sent, sent_by
-from cfp.profile.programs.boundary import Crossing
+from cfp.profile.programs.boundary import Interfaces
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.requests import Request, Resharding, chained_request, extract_requests
 from cfp.segments.keep import Keep
@@ -25,13 +25,13 @@ class Ledger:
         campaign: Campaign,
         mesh: AnyMesh,
         kinds: Sequence[Kind],
-        crossings: Sequence[Crossing],
+        interfaces: Interfaces,
     ) -> None:
         self.campaign = campaign
         self.machine = campaign.machine
         self.mesh = mesh
         self.kinds = kinds
-        self.crossings = crossings
+        self.interfaces = interfaces
         self.layouts: list[dict[Option, tuple[Layouts, ...]]] = [{} for _ in kinds]
         self.requests: list[dict[Option, list[Request]]] = [{} for _ in kinds]
         self.chained: list[dict[Option, Layouts]] = [{} for _ in kinds]
@@ -144,7 +144,7 @@ class Ledger:
         layouts = self.layouts[kind.index][option]
         boundaries = dict.fromkeys(
             crossing.boundary
-            for crossing in self.crossings
+            for crossing in self.interfaces.crossings
             if crossing.boundary.source.kind == crossing.boundary.target.kind == kind.index
             and crossing.boundary.source.result
         )
