@@ -385,6 +385,18 @@ def test_out_of_time_is_as_without_audit_and_said(choosing: Choosing) -> None:
     assert chosen.notes[0].startswith("The budget ended before full steps were run")
 
 
+def test_what_nobody_could_check_fits_as_predicted(choosing: Choosing) -> None:
+    """On a stand-in only the worker compiles, and the budget left it no time."""
+    for limit, fits in ((320, True), (90, False)):
+        chooser, _ = choosing(limit=limit, count=3, out_of_time=True)
+        cast(Any, chooser.campaign).network = object()
+        if fits:
+            assert chosen_number(chooser) == 1
+            continue
+        with pytest.raises(CfpError, match=r"No plan fits 90 B per device: .* needs 100 B"):
+            chooser.choose()
+
+
 def test_of_those_that_were_measured_in_time(choosing: Choosing) -> None:
     """The prediction counts if none was measured."""
     chosen = choosing(count=2, late=[0])[0].choose()

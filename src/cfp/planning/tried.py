@@ -33,9 +33,14 @@ class Tried:
         return predicted.time_s if self.step is None else self.step.time_s
 
     def fits(self, limit: int | None) -> bool:
+        """Returns whether a step runs within the limit, by its prediction where the compiler was
+        not asked."""
         if self.step is not None and not self.step.ran:
             return False
-        return limit is None or self.memory_bytes is None or self.memory_bytes <= limit
+        predicted = self.proposal.plan.predicted
+        assert predicted is not None
+        needs = predicted.memory_bytes if self.memory_bytes is None else self.memory_bytes
+        return limit is None or needs <= limit
 
 
 def best_of(fitting: Sequence[Tried]) -> tuple[Tried, Tried]:
