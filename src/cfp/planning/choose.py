@@ -103,7 +103,7 @@ class Chooser:
                 break
             corrected = self.limit - self._missed(found)
             least = int(WORTHWHILE * self.limit)
-            if not last and self._hopes() and corrected < allowance - least:
+            if not last and corrected < allowance - least and self._may_measure_more():
                 return corrected
             if not self._fitting():
                 corrected = min(corrected, allowance - least)
@@ -120,7 +120,7 @@ class Chooser:
         missed = max([0, *self._misses()])
         return self.limit - missed if missed else None
 
-    def _hopes(self) -> bool:
+    def _may_measure_more(self) -> bool:
         """Returns whether there is time to measure more before it is known what fits."""
         return time.monotonic() < self.campaign.budget.profiled
 
