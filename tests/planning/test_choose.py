@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +32,19 @@ from cfp.search import Node, Point, Problem, Solver, alternatives
 TIMES = (1.0, 2.0, 3.0, 4.0)
 MEMORY = (400, 300, 150, 100)
 Real = Callable[[int], MeasuredStep]
+
+
+@dataclass(frozen=True)
+class InventedPlan:
+    """What choosing asks a plan."""
+
+    predicted: Predicted
+    number: int
+    mesh: Any
+    needs: int
+
+    def memory_bytes(self) -> int:
+        return self.needs
 
 
 class InventedProposals:
@@ -60,12 +74,9 @@ class InventedProposals:
 
     def make(self, point: Point) -> Proposal:
         predicted = Predicted(point.time_s, point.time_s, 0.0, point.memory_bytes)
-        plan = SimpleNamespace(
-            predicted=predicted,
-            number=point.choice[0],
-            mesh=SimpleNamespace(size=self.devices),
-            memory_bytes=lambda: self.needs[point.choice[0]],
-        )
+        number = point.choice[0]
+        mesh = SimpleNamespace(size=self.devices)
+        plan = InventedPlan(predicted, number, mesh, self.needs[number])
         options = (Option(point.choice),)
         return Proposal(point, options, (), cast(Plan, plan), slack_bytes=0)
 
@@ -301,6 +312,27 @@ def test_a_step_that_needs_more_than_predicted_makes_it_search_again(choosing: C
     assert proposals.limits[:2] == [320, 320 - 60]
 
 
+def test_what_is_predicted_counts_what_earlier_steps_needed(choosing: Choosing) -> None:
+    """The second plan is predicted to need 150, and the first one needed 60 more than predicted.
+    What was predicted of the first one stands, also where it runs again."""
+    chooser, _ = choosing(needs=(460, 360, 215, 160), limit=320, count=3)
+    chosen = chooser.choose()
+    assert chosen.proposal.point.choice == (2,)
+    assert chosen.proposal.predicted_bytes == 150 + 60
+    assert chosen.notes[-1] == (
+        "The full step of an earlier proposal needs 60 B more on each device than its segments add "
+        "up to: predicted memory counts that."
+    )
+    chooser, _ = choosing(needs=(390, 290, 140, 90), limit=320, count=3)
+    chosen = chooser.choose()
+    assert chosen.proposal.point.choice == (1,)
+    assert chosen.proposal.predicted_bytes == 300
+    assert not any("earlier proposal" in note for note in chosen.notes)
+    chooser, _ = choosing(needs=(460, 360, 390, 350), limit=320)
+    with pytest.raises(CfpError, match="the smallest needs 350 B"):
+        chooser.choose()
+
+
 def test_more_is_measured_for_what_plans_really_need(
     choosing: Choosing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,7 +407,7 @@ def test_without_audit_the_compiler_is_asked(choosing: Choosing) -> None:
     chosen = chooser.choose()
     assert chosen.proposal.point.choice == (2,)
     assert chosen.steps == ()
-    assert chosen.notes == ("No full step was run (audit=False): nothing checks the times.",)
+    assert chosen.notes[0] == "No full step was run (audit=False): nothing checks the times."
 
 
 def test_out_of_time_is_as_without_audit_and_said(choosing: Choosing) -> None:

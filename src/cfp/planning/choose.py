@@ -4,8 +4,9 @@ The best predictions run as full steps, in turn. Near a memory limit m the best 
 first: where it does not fit, the others are not expected to. With a step found to need d more than
 the search counts, the next search is for m - d (or for more, if it needs less), until that finds
 nothing new. What leads within m - d may not be measured yet, and is before that search, if there is
-time (`Chooser.select`). The fastest that fits is chosen; where others are as fast, as far as the
-rounds tell, the one that needs least memory is taken, if it is clearly less.
+time (`Chooser.select`). What is predicted of later plans counts what the earlier ones needed beyond
+their segments (`Proposal.counting`). The fastest that fits is chosen; where others are as fast, as
+far as the rounds tell, the one that needs least memory is taken, if it is clearly less.
 
 The fastest of several in some rounds is, in part, the luckiest. So the chosen one runs again, on
 fresh rounds, with the templates beside it: what is reported of it, and how it compares. So does the
@@ -14,6 +15,7 @@ step on one device alone, which may be faster than the mesh.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from cfp.plan import Plan
 from cfp.plan.evidence import MeasuredStep
 from cfp.planning.audit import NO_TIME, audit, confirm, what_they_show
 from cfp.planning.proposals import Proposal, Proposals
-from cfp.planning.tried import Tried, best_of, in_its_rounds, taken_for_memory
+from cfp.planning.tried import Tried, best_of, in_its_rounds, memory_beyond, taken_for_memory
 from cfp.profile import Option
 from cfp.profile.explore.keeps import NEAR
 from cfp.profile.measure.campaign import Campaign
@@ -61,6 +63,7 @@ class Chooser:
     _tried: dict[tuple[Option, ...], Tried] = field(default_factory=dict)
     _out_of_time: bool = False
     _waves: int = 0
+    _beyond_bytes: int = 0  # as the plan tells that was tried last
 
     def select(self, proposals: Proposals, allowance: int | None, *, last: bool) -> int | None:
         """Tries what is proposed for an allowance, which is the limit, or less where plans need
@@ -81,6 +84,7 @@ class Chooser:
         steps = () if best.step is None else (best.step, *in_its_rounds(best, rest))
         notes = [*what_they_show(steps, confirmed), *taken_for_memory(best, fastest)]
         notes += self._unchecked(best, confirmed)
+        notes += memory_beyond(best.proposal.beyond_bytes)
         return Chosen(best.proposal, self.limit, steps, confirmed, tuple(notes))
 
     def _select(self, allowance: int | None, *, last: bool) -> int | None:
@@ -168,6 +172,21 @@ class Chooser:
         return tuple(steps)
 
     def _try(self, proposals: Sequence[Proposal]) -> None:
+        """Tries proposals, and learns from them what others may need. Of a plan that was tried
+        before, what was predicted then stands."""
+        self._run(
+            [
+                self._tried[one.options].proposal
+                if one.options in self._tried
+                else one.counting(self._beyond_bytes)
+                for one in proposals
+            ]
+        )
+        telling = self._telling(proposals)
+        if telling is not None:
+            self._beyond_bytes = telling.beyond_bytes or 0
+
+    def _run(self, proposals: Sequence[Proposal]) -> None:
         """Measures proposals. Where there is no time for all of them the best alone has all that is
         left, and is waited for if it is being compiled then; where nothing is left its memory is
         the compiler's figure, or is not known."""
@@ -204,19 +223,19 @@ class Chooser:
         return True
 
     def _missed(self, found: Sequence[Proposal]) -> int:
-        """Returns by how much the proposed plans need more than predicted: the worst that exceeds
-        the limit or, where none does, the first. It is negative where they need less."""
-        assert self.limit is not None
-        known = [self._tried[one.options] for one in found if one.options in self._tried]
-        missed = [
-            (t.memory_bytes > self.limit, t.memory_bytes - t.proposal.point.memory_bytes)
-            for t in known
-            if t.memory_bytes is not None
-        ]
-        over = [by for exceeds, by in missed if exceeds]
-        if over:
-            return max(over)
-        return missed[0][1] if missed else 0
+        """Returns by how much the proposed plans need more than the search counts; it is negative
+        where they need less."""
+        telling = self._telling(found)
+        return 0 if telling is None else _miss(telling)
+
+    def _telling(self, found: Sequence[Proposal]) -> Tried | None:
+        """Returns the plan that tells what the others may need: of the proposed ones that exceed
+        the limit the one that the search is most wrong about or, where none does, the first."""
+        tried = [self._tried[one.options] for one in found if one.options in self._tried]
+        known = [one for one in tried if one.memory_bytes is not None]
+        limit = math.inf if self.limit is None else self.limit
+        over = [one for one in known if (one.memory_bytes or 0) > limit]
+        return max(over, key=_miss) if over else next(iter(known), None)
 
     def _nothing_fits(self) -> CfpError:
         """Says what would."""
@@ -233,8 +252,7 @@ class Chooser:
         tried = self._tried.get(smallest.options)
         needs = None if tried is None else tried.memory_bytes
         if needs is None:
-            assert smallest.plan.predicted is not None
-            needs = smallest.plan.predicted.memory_bytes
+            needs = smallest.counting(self._beyond_bytes).predicted_bytes
         missing = self.proposals.profile.missing
         ways = "Raise memory_limit or use more devices"
         if missing:
@@ -251,16 +269,15 @@ class Chooser:
         """Yields by how much the plans that were tried need more than predicted."""
         for tried in self._tried.values():
             if tried.memory_bytes is not None:
-                yield tried.memory_bytes - tried.proposal.point.memory_bytes
+                yield _miss(tried)
 
     def _unchecked(self, best: Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
         """Says what was not measured, or not on fresh rounds."""
         notes = []
         if self.limit is not None and best.memory_bytes is None:
-            predicted = best.proposal.point.memory_bytes
             notes.append(
                 "The budget ended before the compiler could say what memory the plan needs: "
-                f"{bytes_text(predicted)} per device is predicted."
+                f"{bytes_text(best.proposal.predicted_bytes)} per device is predicted."
             )
         if not self.count:
             notes.append("No full step was run (audit=False): nothing checks the times.")
@@ -287,3 +304,9 @@ class Chooser:
                 "not predicted."
             )
         return notes
+
+
+def _miss(tried: Tried) -> int:
+    """Returns by how much a plan whose memory is known needs more than the search counts."""
+    assert tried.memory_bytes is not None
+    return tried.memory_bytes - tried.proposal.point.memory_bytes

@@ -67,7 +67,7 @@ def gather_evidence(
         taken_over=campaign.running.taken_over,
         start_s=proposals.start_s,
         segments=chosen.proposal.segments,
-        frontier=proposals.frontier(),
+        frontier=proposals.frontier(chosen.proposal.beyond_bytes),
         steps=chosen.steps,
         confirmed=chosen.confirmed,
         failed=tuple(

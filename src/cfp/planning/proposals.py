@@ -27,13 +27,30 @@ NEAR = 1.2  # times the fastest prediction: a plan that may yet be faster
 class Proposal:
     """A plan that the search proposes: an option for each segment, and what each of them costs. No
     plan that needs `slack_bytes` less than the limit it was searched for is predicted to be faster
-    than the first one proposed for that limit."""
+    than the first one proposed for that limit. The plan's predicted memory counts `beyond_bytes`:
+    what the full step of a plan tried before needs beyond what its segments add up to."""
 
     point: Point
     options: tuple[Option, ...]
     segments: tuple[SegmentCost, ...]
     plan: Plan
     slack_bytes: int
+    beyond_bytes: int = 0
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Returns the memory that the plan is predicted to need."""
+        assert self.plan.predicted is not None
+        return self.plan.predicted.memory_bytes
+
+    def counting(self, beyond_bytes: int) -> Proposal:
+        """Returns the proposal with another number of bytes beyond what its segments add up to."""
+        assert self.plan.predicted is not None
+        memory_bytes = self.predicted_bytes - self.beyond_bytes + beyond_bytes
+        predicted = replace(self.plan.predicted, memory_bytes=memory_bytes)
+        return replace(
+            self, plan=replace(self.plan, predicted=predicted), beyond_bytes=beyond_bytes
+        )
 
 
 class Proposals:
@@ -178,9 +195,10 @@ class Proposals:
             )
         return tuple(found)
 
-    def frontier(self) -> tuple[FrontierPoint, ...]:
+    def frontier(self, beyond_bytes: int = 0) -> tuple[FrontierPoint, ...]:
+        """Returns the fastest plan for each amount of memory, as `Proposal.counting` counts it."""
         found = self.solver.frontier().plans
-        needed = [self.composition.memory_bytes(point.choice) for point in found]
+        needed = [self.composition.memory_bytes(point.choice) + beyond_bytes for point in found]
         plans = [replace(p, memory_bytes=needs) for p, needs in zip(found, needed, strict=True)]
         return tuple(
             FrontierPoint(point.time_s + self.start_s, point.memory_bytes, self.show(point))

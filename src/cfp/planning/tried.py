@@ -37,10 +37,15 @@ class Tried:
         not asked."""
         if self.step is not None and not self.step.ran:
             return False
-        predicted = self.proposal.plan.predicted
-        assert predicted is not None
-        needs = predicted.memory_bytes if self.memory_bytes is None else self.memory_bytes
+        needs = self.proposal.predicted_bytes if self.memory_bytes is None else self.memory_bytes
         return limit is None or needs <= limit
+
+    @property
+    def beyond_bytes(self) -> int | None:
+        """Returns what the step needs beyond what its segments add up to, where that is known."""
+        if self.memory_bytes is None:
+            return None
+        return self.memory_bytes - self.proposal.predicted_bytes + self.proposal.beyond_bytes
 
 
 def best_of(fitting: Sequence[Tried]) -> tuple[Tried, Tried]:
@@ -88,4 +93,15 @@ def taken_for_memory(best: Tried, fastest: Tried) -> Iterator[str]:
             f"{fastest.step.name} seemed faster by {best.time_s / fastest.time_s - 1:.1%}, which "
             f"the rounds do not bear out, and needs {bytes_text(other)} on each device: this plan "
             f"needs {bytes_text(needs)}."
+        )
+
+
+def memory_beyond(beyond_bytes: int) -> Iterator[str]:
+    """Says what predicted memory counts besides the segments."""
+    if beyond_bytes:
+        which = "more" if beyond_bytes > 0 else "less"
+        yield (
+            "The full step of an earlier proposal needs "
+            f"{bytes_text(abs(beyond_bytes))} {which} on each device than its segments add up to: "
+            "predicted memory counts that."
         )

@@ -15,7 +15,13 @@ from cfp.analysis import analyze
 from cfp.layouts.state import State
 from cfp.profile.measure.costs import cost_of
 from cfp.profile.measure.measurement import Measurement
-from cfp.profile.measure.memory import MemoryUse, memory_use, one_of_two
+from cfp.profile.measure.memory import (
+    MemoryUse,
+    held_bytes,
+    memory_use,
+    one_of_two,
+    started_sums,
+)
 from cfp.profile.programs.find_kinds import find_kinds
 from cfp.profile.programs.kinds import Kind, Option
 from cfp.profile.programs.lower import lower
@@ -195,6 +201,23 @@ def test_masks_lie_as_they_are_read_and_broadcasts_are_not_kept() -> None:
     found = use(kind, named(kind, "batch"))
     masks = 2 * 64 * 32 // 4
     assert X // 4 < found.activation_bytes <= X // 4 + masks
+
+
+def test_what_a_table_s_gradient_starts_with_is_there_from_the_start() -> None:
+    """It is whole where the batch is split, and each device has its columns of it where the output
+    features are."""
+
+    def step(table: Any, ids: Any) -> Any:
+        return table - jax.grad(lambda table: (table[ids] ** 2).sum())(table)
+
+    ids = jax.ShapeDtypeStruct((64,), jnp.dtype("int32"))
+    (kind,) = find_kinds(analyze(step, shape(128, 32), ids, mesh_shape=(4,)))
+    graph = kind.extracts[0].graph
+    assert [graph.values[value].shape for value in started_sums(graph)] == [(128, 32)]
+    for name, table in (("batch", 128 * 32 * F32), ("output features", 128 * 32 * F32 // 4)):
+        option = named(kind, name)
+        held = held_bytes(kind.extracts[0], kind.layouts(option)[0])
+        assert use(kind, option).activation_bytes == held + table
 
 
 def test_no_part_is_more_than_is_left() -> None:

@@ -33,6 +33,7 @@ from cfp.trace.recomputation import redirect
 
 # A compiler makes these again wherever they are read: what is kept is what they are made of.
 SPREAD = frozenset({"broadcast_in_dim", "iota"})
+ADDS_ROWS = "scatter-add"  # what a lookup becomes in the backward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,16 @@ def memory_use(
     # what the compiler fuses away is not there: no part is more than is left of the total
     activations = min(held_bytes(cut, layouts), max(total - fixed, 0))
     summed = min(size(gradients), max(total - fixed - activations, 0))
-    scratch = max(total - fixed - activations - summed, 0)
+    started = min(size(started_sums(graph)), max(total - fixed - activations - summed, 0))
+    scratch = max(total - fixed - activations - summed - started, 0)
     outside = cut.iteration is None and not cut.blocks.blocks  # it runs once, around a loop
     update = min(scratch, memory.temporary_bytes) if outside else 0
     return MemoryUse(
         parameter_bytes=parameter_bytes,
         state_bytes=state_bytes,
         gradient_bytes=summed,
-        activation_bytes=activations * (1 if cut.iteration is None else cut.iteration.kept),
+        activation_bytes=activations * (1 if cut.iteration is None else cut.iteration.kept)
+        + started,
         scratch_bytes=scratch - update,
         total_bytes=total,
         update_bytes=update,
@@ -130,6 +133,20 @@ def held_bytes(cut: Extract, layouts: Layouts) -> int:
         elif graph.values[value].shape:
             held.add(value)
     return _size(cut, layouts, held - away) + _gathered_bytes(cut, layouts, parameters)
+
+
+def started_sums(graph: Graph) -> set[int]:
+    """Returns the tensors of constants that the backward pass adds rows to, as the gradient of a
+    table starts with. They depend on nothing that the step computes, and XLA was seen to make them
+    at its start: they are there like activations."""
+    found = set[int]()
+    for equation in graph.role(Role.BACKWARD):
+        made = graph.values[equation.inputs[0]].producer if equation.inputs else None
+        if equation.primitive == ADDS_ROWS and made is not None:
+            spread = graph.equations[made]
+            if spread.primitive in SPREAD and graph.constants.keys() >= {*spread.inputs}:
+                found.add(equation.inputs[0])
+    return found
 
 
 def _gathered_bytes(cut: Extract, layouts: Layouts, parameters: Collection[int]) -> int:
