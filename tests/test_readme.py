@@ -23,7 +23,7 @@ from cfp.cli import cli
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-BUDGETS_S = (4, 8, 16, 32, 64)  # a slow machine needs more than the first
+BUDGETS_S = (2, 4, 8, 16, 32, 64)  # a slow machine needs more than the first
 # what makes these commands take less: two sizes make a link, and five rounds a comparison
 SHORTER = {
     ("analyze", "gpt"): ["--layers", "6"],

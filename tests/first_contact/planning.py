@@ -18,7 +18,7 @@ from cfp.profile import Effort
 from tests.first_contact.meshes import mesh
 from tests.first_contact.steps import STEPS
 
-BUDGETS_S = (5, 10, 20, 40)  # on a busy machine the first may end before there is a plan
+BUDGETS_S = (3, 5, 10, 20, 40)  # on a busy machine the first may end before there is a plan
 
 
 def main(habit: str, sizes: str, file: str) -> None:
