@@ -1,10 +1,10 @@
-"""What a memory limit does where the network is slow, at the limit at which checkpointed FSDP fits.
+"""What a memory limit does on a slow network, near the limit at which checkpointed FSDP fits.
 
 "FSDP, checkpointed" splits the batch in all blocks and all training state, and keeps of every
-segment what comes into it: what people train with when memory is short. The limit is what its step
-needs, so that it just fits. CFP plans with that limit on a cluster, and both run in turn with the
-templates that fit. On virtual devices, where sending costs little, the same question is asked by
-`bench.memory_limit`.
+segment what comes into it: what people train with when memory is short. Limits are shares of what
+its step needs: at 1 it just fits. CFP plans with each limit on a cluster, and both run in turn with
+the templates that fit. On virtual devices, where sending costs little, the same question is asked
+by `bench.memory_limit`.
 
 `python -m bench.limit_on_cluster` writes bench/results/limit_on_cluster.md. It needs root. Stopped,
 it goes on where it was (`--store`).
@@ -13,6 +13,7 @@ it goes on where it was (`--store`).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from dataclasses import dataclass
@@ -39,15 +40,17 @@ OUT = Path(__file__).parent / "results" / "limit_on_cluster.md"
 TEMPLATES = ("data_parallel", "megatron", "megatron_sp", "zero1", "fsdp")
 CHECKPOINTED, CFP = "fsdp, checkpointed", "cfp"
 BATCH = 32  # activations are most of the memory
-BUDGET = "150s"
+SHARES = (1.05,)
+BUDGET = "300s"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What ran at a model's limit, as `cfp compare` says it, by name; `predicted_bytes` and
+    """What ran at a limit of a model, as `cfp compare` says it, by name; `predicted_bytes` and
     `splits` are of CFP's plan."""
 
     model: str
+    share: float
     limit_bytes: int
     steps: dict[str, dict[str, Any]]
     predicted_bytes: int
@@ -70,26 +73,29 @@ def main() -> None:
     add_cell_options(parser, MODELS, OUT)
     parser.set_defaults(batch=BATCH)
     parser.add_argument("--budget", default=BUDGET, help="of each plan")
+    parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     options = parser.parse_args()
     store = options.store.absolute() / "limits"
     rows = []
-    for model in options.models:
-        row = measure(Cell(model, options.batch, options.cluster, options.mesh), store, options)
+    for share, model in itertools.product(options.shares, options.models):
+        cell = Cell(model, options.batch, options.cluster, options.mesh)
+        row = measure(cell, share, store, options)
         if row is not None:
             rows.append(row)
             options.out.write_text(render(rows, options))
     print(render(rows, options))
 
 
-def measure(cell: Cell, store: Path, options: argparse.Namespace) -> Row | None:
+def measure(cell: Cell, share: float, store: Path, options: argparse.Namespace) -> Row | None:
     """Returns what came of a cell; None where a command failed, which is printed."""
     store.mkdir(parents=True, exist_ok=True)
-    names = {CFP: store / f"{cell.name}.json", CHECKPOINTED: store / f"{cell.name}-fsdp.json"}
+    name = f"{cell.name}-{share:g}"
+    names = {CFP: store / f"{name}.json", CHECKPOINTED: store / f"{name}-fsdp.json"}
     step, args = cell.step()
     mesh = make_mesh(cell.mesh_shape, "cpu")
     beside = fsdp_checkpointed(step, args, mesh)
     beside.save(names[CHECKPOINTED])
-    limit = beside.memory_bytes()
+    limit = int(share * beside.memory_bytes())
     if not names[CFP].exists():
         words = ["--memory-limit", str(limit), "--budget", options.budget]
         kept = ["--cache-dir", str(store), "--out", str(names[CFP])]
@@ -112,7 +118,7 @@ def measure(cell: Cell, store: Path, options: argparse.Namespace) -> Row | None:
     document = json.loads(names[CFP].read_text())
     splits = [segment["splits"] for segment in document["evidence"]["segments"]]
     predicted = document["predicted"]["memory_bytes"]
-    return Row(cell.model, limit, steps, predicted, "; ".join(splits))
+    return Row(cell.model, share, limit, steps, predicted, "; ".join(splits))
 
 
 def runs(cell: Cell, words: list[str], output: TextIO | None = None) -> bool:
@@ -152,9 +158,12 @@ def render(rows: list[Row], options: argparse.Namespace) -> str:
         f"{options.mesh}, batch {options.batch}, size `small` with {shape}; {options.budget} for "
         f"each plan. Milliseconds of a full step on {ROUNDS} fresh rounds, run in turn; in "
         "brackets MiB by the compiler; `-` where a plan does not fit. A plan beside CFP's is "
-        "slower unless its cell says what the rounds show.",
+        "slower unless its cell says what the rounds show. Limits are shares of what "
+        f"{CHECKPOINTED} needs.",
         "",
-        "| model | limit MiB | " + " | ".join(names) + f" | {CHECKPOINTED} / cfp | predicted MiB |",
+        "| model | limit MiB (share) | "
+        + " | ".join(names)
+        + f" | {CHECKPOINTED} / cfp | predicted MiB |",
         "|---|---|" + "---|" * (len(names) + 2),
     ]
     for row in rows:
@@ -162,9 +171,9 @@ def render(rows: list[Row], options: argparse.Namespace) -> str:
         off = row.predicted_bytes / row.steps[CFP]["memory_bytes"] - 1
         cells = " | ".join(map(row.show, names))
         predicted = f"{row.predicted_bytes / 2**20:.1f} ({off:+.1%})"
-        limit = f"{row.limit_bytes / 2**20:.1f}"
+        limit = f"{row.limit_bytes / 2**20:.1f} ({row.share:g})"
         lines.append(f"| {row.model} | {limit} | {cells} | {ratio:.2f} | {predicted} |")
-    lines += ["", "CFP's plans:", "", *(f"- {row.model}: {row.splits}" for row in rows)]
+    lines += ["", "CFP's plans:", "", *(f"- {r.model} at {r.share:g}: {r.splits}" for r in rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,8 @@ from cfp.layouts.state import State
 from cfp.plan import Plan
 from cfp.planning.choose import Chooser
 from cfp.planning.leading import leading_plans
-from cfp.profile import Effort
+from cfp.profile import Effort, Option, Profile
+from cfp.profile.explore.keeps import Leading
 from cfp.profile.explore.scope import Recompute
 from cfp.profile.runners.job import Memory
 from cfp.search import Solver
@@ -180,6 +181,38 @@ def test_with_a_budget_something_fits_before_all_options_are_explored(
     )
     assert {"options that may be faster", "what needs less memory"} <= {*found.missing}
     assert leading_plans(analysis, found, limit).fits
+
+
+def test_where_what_was_expected_to_fit_does_not_the_smallest_is_measured(
+    clock: Clock, tmp_path: Path
+) -> None:
+    """Nothing ever fits, and what is expected to is another option each time. What is expected to
+    need least, under no memory at all, is measured beside the second of these."""
+    smallest, limit = Option((2, 2), State.FSDP), 1e6
+    expected = [Option((1, number)) for number in range(3)]
+    runner = FakeRunner(clock, {"idle": 0.1, "segment": 3.0})
+
+    def programs() -> list[str]:
+        return [*runner.names.values()]
+
+    def named(profile: Profile, option: Option) -> str:
+        return f"segment 0: {profile.segments[0].kind.show(option)}"
+
+    def leading(analysis: cfp.Analysis, profile: Profile, limit_bytes: float | None) -> Leading:
+        left = [option for option in expected if named(profile, option) not in programs()]
+        first = [smallest] if limit_bytes == 0 else left[:1]
+        return Leading(binds=True, fits=False, first={0: first}, spare={})
+
+    found = measured(
+        runner,
+        tmp_path,
+        budget_s=60.0,
+        exhaustive=False,
+        memory_limit_bytes=limit,
+        leading=leading,
+    )
+    wanted = [named(found, option) for option in (*expected[:2], smallest)]
+    assert [name for name in programs() if name.startswith("segment")][1:4] == wanted
 
 
 @pytest.mark.parametrize("limit", [None, 1e12])

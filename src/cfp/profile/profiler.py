@@ -157,15 +157,19 @@ class Profiler:
 
     def _fit(self) -> None:
         """Measures what is expected to fit into the memory limit, until something does: a budget
-        may leave no time for it once the options are explored."""
+        may leave no time for it once the options are explored. Where that turned out to need more,
+        what is expected to need least is measured beside what is then expected to fit."""
         limited = self.campaign.budget.limited and self.scope.memory_limit_bytes is not None
         if self.leading is None or not limited:
             return
         expectations = Expectations(self.ledger, self.scope)
-        for _ in range(ROUNDS):
+        for attempt in range(ROUNDS):
             if self._leading().fits:
                 return
             leading = self._leading(expectations)
+            if attempt:
+                smallest = self._leading(expectations, limit_bytes=0.0)
+                leading = replace(leading, spare=smallest.first)
             if not measure_leading(self.ledger, leading, self.scope.recompute):
                 return
 
@@ -257,12 +261,17 @@ class Profiler:
                 return
 
     def _leading(
-        self, expectations: Expectations | None = None, recompute: Recompute = Recompute.AUTO
+        self,
+        expectations: Expectations | None = None,
+        recompute: Recompute = Recompute.AUTO,
+        limit_bytes: float | None = None,
     ) -> Leading:
-        """Returns the options that lead by what was measured, and by what is expected besides."""
+        """Returns the options that lead by what was measured, and by what is expected besides,
+        under the memory limit or a lower one."""
         assert self.leading is not None
         found = self._profile(recompute, expectations)
-        return self.leading(self.analysis, found, self.scope.memory_limit_bytes)
+        limit = self.scope.memory_limit_bytes if limit_bytes is None else limit_bytes
+        return self.leading(self.analysis, found, limit)
 
     def _profile(self, recompute: Recompute, expectations: Expectations | None = None) -> Profile:
         """Returns all that was measured and may be chosen, and what is expected besides."""
