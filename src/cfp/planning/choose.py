@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cfp.errors import CfpError
@@ -121,7 +121,7 @@ class Chooser:
             self._try(smallest)
         if last or self.limit is None or self._fitting():
             return None
-        missed = max([0, *self._misses()])
+        missed = max(0, *(tried.missed_bytes for tried in self._tried.values()))
         return self.limit - missed if missed else None
 
     def _may_measure_more(self) -> bool:
@@ -172,16 +172,11 @@ class Chooser:
         return tuple(steps)
 
     def _try(self, proposals: Sequence[Proposal]) -> None:
-        """Tries proposals, and learns from them what others may need. Of a plan that was tried
-        before, what was predicted then stands."""
-        self._run(
-            [
-                self._tried[one.options].proposal
-                if one.options in self._tried
-                else one.counting(self._beyond_bytes)
-                for one in proposals
-            ]
-        )
+        """Tries proposals, and learns from them what others may need. A plan that was tried before
+        counts what was known then, and not what it showed itself."""
+        tried = [self._tried.get(one.options) for one in proposals]
+        known = [self._beyond_bytes if t is None else t.proposal.beyond_bytes for t in tried]
+        self._run([one.counting(more) for one, more in zip(proposals, known, strict=True)])
         telling = self._telling(proposals)
         if telling is not None:
             self._beyond_bytes = telling.beyond_bytes or 0
@@ -226,7 +221,7 @@ class Chooser:
         """Returns by how much the proposed plans need more than the search counts; it is negative
         where they need less."""
         telling = self._telling(found)
-        return 0 if telling is None else _miss(telling)
+        return 0 if telling is None else telling.missed_bytes
 
     def _telling(self, found: Sequence[Proposal]) -> Tried | None:
         """Returns the plan that tells what the others may need: of the proposed ones that exceed
@@ -235,7 +230,7 @@ class Chooser:
         known = [one for one in tried if one.memory_bytes is not None]
         limit = math.inf if self.limit is None else self.limit
         over = [one for one in known if (one.memory_bytes or 0) > limit]
-        return max(over, key=_miss) if over else next(iter(known), None)
+        return max(over, key=lambda tried: tried.missed_bytes, default=next(iter(known), None))
 
     def _nothing_fits(self) -> CfpError:
         """Says what would."""
@@ -264,12 +259,6 @@ class Chooser:
             f"No plan fits {bytes_text(self.limit)} per device: the smallest needs "
             f"{bytes_text(needs)} ({self.proposals.show(smallest.point)}). {ways}."
         )
-
-    def _misses(self) -> Iterator[int]:
-        """Yields by how much the plans that were tried need more than predicted."""
-        for tried in self._tried.values():
-            if tried.memory_bytes is not None:
-                yield _miss(tried)
 
     def _unchecked(self, best: Tried, confirmed: Sequence[MeasuredStep]) -> list[str]:
         """Says what was not measured, or not on fresh rounds."""
@@ -304,9 +293,3 @@ class Chooser:
                 "not predicted."
             )
         return notes
-
-
-def _miss(tried: Tried) -> int:
-    """Returns by how much a plan whose memory is known needs more than the search counts."""
-    assert tried.memory_bytes is not None
-    return tried.memory_bytes - tried.proposal.point.memory_bytes

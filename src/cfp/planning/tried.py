@@ -41,6 +41,14 @@ class Tried:
         return limit is None or needs <= limit
 
     @property
+    def missed_bytes(self) -> int:
+        """Returns by how much the step needs more than the search counts; 0 if that is not known.
+        It is negative where it needs less."""
+        if self.memory_bytes is None:
+            return 0
+        return self.memory_bytes - self.proposal.point.memory_bytes
+
+    @property
     def beyond_bytes(self) -> int | None:
         """Returns what the step needs beyond what its segments add up to, where that is known."""
         if self.memory_bytes is None:
