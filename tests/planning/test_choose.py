@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, median
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from cfp.planning import choose
 from cfp.planning.audit import NO_TIME
 from cfp.planning.choose import Chooser, Chosen
 from cfp.planning.proposals import Proposal
+from cfp.planning.tried import Tried, best_of
 from cfp.profile import Option
 from cfp.profile.measure import budget as budget_module
 from cfp.profile.measure.budget import Budget
@@ -243,6 +244,25 @@ def test_of_equals_the_one_with_clearly_less_memory(choosing: Choosing) -> None:
     noisy = choosing(count=2, takes={0: 1.0, 1: 1.1}, wide=0.2)[0]
     assert noisy.choose().notes == ("Not told apart from this plan: predicted 2.",)
     assert chosen_number(noisy) == 0
+
+
+def test_what_the_rounds_show_to_be_slower_is_not_taken_for_its_memory() -> None:
+    """The second plan needs least, and the rounds do not tell it apart from the first, whose times
+    vary. They do from the third, whose times do not."""
+    proposals = InventedProposals(needs := (400, 300, 390, 9))
+    points = alternatives(proposals.solver, None, 3, [0])
+    runs_s = ((0.9, 1.03) * 8, (1.0,) * 16, (0.97,) * 16)
+    tried = [
+        Tried(
+            proposals.make(point),
+            MeasuredStep(str(i), None, median(runs), min(runs), max(runs), needs[i], runs_s=runs),
+            needs[i],
+            wave=1,
+        )
+        for i, (point, runs) in enumerate(zip(points, runs_s, strict=True))
+    ]
+    assert best_of(tried[:2]) == (tried[1], tried[0])
+    assert best_of(tried) == (tried[0], tried[0])
 
 
 def test_what_is_reported_is_of_fresh_rounds(choosing: Choosing) -> None:

@@ -1,7 +1,7 @@
 """Proposals that were tried: what is known of their steps, and which of them is the best.
 
 Where others are as fast as the fastest, as far as the rounds tell, the best one is that which needs
-least memory, if it is clearly less.
+least memory, if it is clearly less, and if the rounds show no other plan to be faster.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Tried:
 def best_of(fitting: Sequence[Tried]) -> tuple[Tried, Tried]:
     """Returns the best one of some that fit, and the fastest."""
     fastest = min(fitting, key=lambda tried: tried.time_s)
+    as_fast = (tried for tried in fitting if _rather(tried, fastest))
     best = min(
-        (tried for tried in fitting if tried is fastest or _rather(tried, fastest)),
+        (fastest, *(tried for tried in as_fast if not _beaten(tried, fitting))),
         key=lambda tried: (tried.memory_bytes or 0, tried.time_s),
     )
     return best, fastest
@@ -79,6 +80,17 @@ def _rather(one: Tried, fastest: Tried) -> bool:
         found.verdict is not Verdict.SLOWER
         and near
         and one.memory_bytes <= CLEARLY_LESS * fastest.memory_bytes
+    )
+
+
+def _beaten(one: Tried, others: Sequence[Tried]) -> bool:
+    """Returns whether the rounds of a plan show another one to be faster."""
+    return any(
+        one.step is not None
+        and other.step is not None
+        and one.wave == other.wave
+        and other.step.beside(one.step).verdict is Verdict.FASTER
+        for other in others
     )
 
 
