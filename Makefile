@@ -54,6 +54,7 @@ bench-clusters: $(STAMP)
 	$(BIN)/python -m bench.volume_vs_time
 	$(BIN)/python -m bench.communication_model
 	$(BIN)/python -m bench.case_study
+	$(BIN)/python -m bench.limit_on_cluster
 	$(BIN)/python -m bench.following
 	$(BIN)/python -m bench.prediction --cluster slow_200mbit
 

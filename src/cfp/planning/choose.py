@@ -121,7 +121,7 @@ class Chooser:
             self._try(smallest)
         if last or self.limit is None or self._fitting():
             return None
-        missed = max(0, *(tried.missed_bytes for tried in self._tried.values()))
+        missed = max([0, *(tried.missed_bytes for tried in self._tried.values())])
         return self.limit - missed if missed else None
 
     def _may_measure_more(self) -> bool:

@@ -100,7 +100,11 @@ def _measured(evidence: Evidence) -> tuple[tuple[str, str], ...]:
             else "not measured",
         ),
         ("memory of a full step", "the compiler's figure for the program that ran"),
-        ("memory of the frontier's plans", "composed of the compiler's figures for segments"),
+        (
+            "memory of the frontier's plans",
+            "composed of the compiler's figures for segments; corrected by that of a full step "
+            "where a note says so",
+        ),
         ("collectives", "read from the compiled program"),
         ("values", f"the programs ran on random values of seed {evidence.seed}"),
     )
