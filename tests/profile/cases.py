@@ -83,13 +83,13 @@ def shape(*sizes: int) -> Any:
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
 
-_KINDS: dict[int, tuple[Kind, ...]] = {}
+_KINDS: dict[int, tuple[Analysis, tuple[Kind, ...]]] = {}
 
 
 def kinds(analysis: Analysis) -> tuple[Kind, ...]:
-    if id(analysis) not in _KINDS:  # analyses are cached, so their ids stay theirs
-        _KINDS[id(analysis)] = find_kinds(analysis)
-    return _KINDS[id(analysis)]
+    if id(analysis) not in _KINDS:  # an analysis that is kept has its id to itself
+        _KINDS[id(analysis)] = analysis, find_kinds(analysis)
+    return _KINDS[id(analysis)][1]
 
 
 def random_option(kind: Kind, seed: int, state: State | None = None) -> Option:
