@@ -76,14 +76,17 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     options = parser.parse_args()
     store = options.store.absolute() / "limits"
-    rows = []
+    rows: list[Row] = []
+    failed: list[str] = []
     for share, model in itertools.product(options.shares, options.models):
         cell = Cell(model, options.batch, options.cluster, options.mesh)
         row = measure(cell, share, store, options)
-        if row is not None:
+        if row is None:
+            failed.append(f"{model} at {share:g}")
+        else:
             rows.append(row)
-            options.out.write_text(render(rows, options))
-    print(render(rows, options))
+        options.out.write_text(render(rows, failed, options))
+    print(render(rows, failed, options))
 
 
 def measure(cell: Cell, share: float, store: Path, options: argparse.Namespace) -> Row | None:
@@ -146,7 +149,7 @@ def keeping_inputs(kind: Kind) -> Option:
     return Option((0,) * len(kind.strategies), State.FSDP, least or Keep.AS_WRITTEN)
 
 
-def render(rows: list[Row], options: argparse.Namespace) -> str:
+def render(rows: list[Row], failed: list[str], options: argparse.Namespace) -> str:
     names = [n for n in (CFP, CHECKPOINTED, *TEMPLATES) if any(n in row.steps for row in rows)]
     shape = ", ".join(f"{name} {value}" for name, value in SHAPE.items())
     lines = [
@@ -173,6 +176,8 @@ def render(rows: list[Row], options: argparse.Namespace) -> str:
         predicted = f"{row.predicted_bytes / 2**20:.1f} ({off:+.1%})"
         limit = f"{row.limit_bytes / 2**20:.1f} ({row.share:g})"
         lines.append(f"| {row.model} | {limit} | {cells} | {ratio:.2f} | {predicted} |")
+    if failed:
+        lines += ["", f"No plan was made, or it did not run: {', '.join(failed)}."]
     lines += ["", "CFP's plans:", "", *(f"- {r.model} at {r.share:g}: {r.splits}" for r in rows)]
     return "\n".join(lines) + "\n"
 

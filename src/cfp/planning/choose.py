@@ -179,7 +179,7 @@ class Chooser:
         self._run([one.counting(more) for one, more in zip(proposals, known, strict=True)])
         telling = self._telling(proposals)
         if telling is not None:
-            self._beyond_bytes = telling.beyond_bytes or 0
+            self._beyond_bytes = telling.beyond_bytes
 
     def _run(self, proposals: Sequence[Proposal]) -> None:
         """Measures proposals. Where there is no time for all of them the best alone has all that is

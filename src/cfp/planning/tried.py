@@ -49,10 +49,10 @@ class Tried:
         return self.memory_bytes - self.proposal.point.memory_bytes
 
     @property
-    def beyond_bytes(self) -> int | None:
-        """Returns what the step needs beyond what its segments add up to, where that is known."""
+    def beyond_bytes(self) -> int:
+        """Returns what the step needs beyond what its segments add up to; 0 if it is not known."""
         if self.memory_bytes is None:
-            return None
+            return 0
         return self.memory_bytes - self.proposal.predicted_bytes + self.proposal.beyond_bytes
 
 

@@ -137,8 +137,8 @@ def held_bytes(cut: Extract, layouts: Layouts) -> int:
 
 def started_sums(graph: Graph) -> set[int]:
     """Returns the tensors of constants that the backward pass adds rows to, as the gradient of a
-    table starts with. They depend on nothing that the step computes, and XLA was seen to make them
-    at its start: they are there like activations."""
+    table starts with. They depend on nothing that the step computes, and XLA on CPUs was seen to
+    make them at its start: they are there like activations."""
     found = set[int]()
     for equation in graph.role(Role.BACKWARD):
         made = graph.values[equation.inputs[0]].producer if equation.inputs else None
