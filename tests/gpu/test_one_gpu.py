@@ -6,7 +6,6 @@ its kernels are in the recording, and that the replay with free collectives is w
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ pytestmark = pytest.mark.gpu
 WIDTH, ROWS, LAYERS = 8192, 32768, 4  # one of 8 devices computes for about 40 ms on an H200
 RATE = 1e-3
 AGREES = 0.05  # of the measured time: what the kernels of a long step leave out are its gaps
-COMPOSES = 0.1  # of the full step: in it collectives hide behind kernels of other segments, too. On
-# an H200 the sum of the segments was 7 % more
+HIDES = 0.15  # of the full step: in it collectives hide behind kernels of other segments, too. On
+# an H200 the sum of the segments was 7 % more on one axis, and 10 % on two
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def test_the_replay_with_free_collectives_is_what_was_measured(
         assert one.shares is not None
         assert one.shares.schedule is not None
         free_s = replay(one.shares.schedule, FREE).time_s
-        assert free_s == pytest.approx(statistics.median(one.runs_s), rel=AGREES), one.name
+        assert free_s == pytest.approx(one.time_s, rel=AGREES), one.name
 
 
 def test_another_mesh_takes_kernels_over(planned: tuple[cfp.Plan, Path]) -> None:
@@ -117,6 +116,9 @@ def test_another_mesh_takes_kernels_over(planned: tuple[cfp.Plan, Path]) -> None
     found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="60s")
     assert found.evidence is not None
     assert found.evidence.taken_over > 0
-    own = found.evidence.own
+    own, predicted = found.evidence.own, found.predicted
     assert own is not None, found.notes
-    assert own.predicted_s == pytest.approx(own.time_s, rel=COMPOSES)
+    assert own.compute_s is not None
+    assert predicted is not None
+    assert predicted.compute_s == pytest.approx(own.compute_s, rel=AGREES)
+    assert (1 - AGREES) * own.time_s < predicted.time_s < (1 + HIDES) * own.time_s

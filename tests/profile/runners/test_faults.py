@@ -144,9 +144,7 @@ def test_what_happens_always_is_recorded_with_its_reason(
     assert found.keys() == bad.keys()
     assert "Check failed: ok() on purpose" in found["segment 0: batch, output features"]
     assert found["segment 0: batch, input features"] == f"no answer in {EFFORT.hang_s:g} s"
-    assert found["segment 0: output features, batch"].startswith(
-        "out of memory: RESOURCE_EXHAUSTED"
-    )
+    assert found["segment 0: output features, batch"].startswith("out of memory: allocating ")
     run_whole(profile, tmp_path)
     (segment,) = profile.segments
     shown = {segment.kind.show(option): reason for option, reason in segment.failed.items()}
