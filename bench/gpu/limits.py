@@ -38,7 +38,7 @@ ROUNDS = 2  # a replay is of the kernels of one: more of them would give the sam
 # What a program has of a GPU of 40 GB and of 80 GB: 90 % of 40 and 80 GiB. Most telling first.
 SIZES = (
     ("36GiB", 16, 32),
-    ("72GiB", 64, 32),
+    ("72GiB", 80, 32),  # the batch of the paper
     ("36GiB", 32, 32),
     ("72GiB", 16, 48),
     ("72GiB", 16, 32),
