@@ -32,6 +32,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, help="fewer than the paper's")
     parser.add_argument("--memory", help="of a device, as 36GiB; by default the local one's")
     parser.add_argument("--budget", default="9m", help="for each case; full steps are in it")
+    parser.add_argument("--audit", type=int, default=3, help="predictions that run as full steps")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
     parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
     given = parser.parse_args(words)
@@ -46,7 +47,8 @@ def main(words: list[str] | None = None) -> int:
         path = given.out / case.file
         if not path.exists():
             print(case.name, file=sys.stderr)
-            path.write_text(json.dumps(run(case, given.cache, given.budget), indent=1) + "\n")
+            found = run(case, given.cache, given.budget, given.audit)
+            path.write_text(json.dumps(found, indent=1) + "\n")
     rows = read(given.out)
     given.out.with_suffix(".md").write_text(page(rows, "python -m bench.gpu"))
     return 0

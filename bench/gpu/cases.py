@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,11 @@ def cases(
                 yield Case(model, mesh, links, **sizes)
 
 
-def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
+def run(case: Case, cache: Path, budget: str, audit: int) -> dict[str, Any]:
     """Plans a case; returns what the table says of it, as plain data."""
     step, args = case.step()
     mesh = case.abstract_mesh
+    before = full_steps(cache, case.mesh)
     began = time.monotonic()
     plan = cfp.plan(
         step,
@@ -101,6 +102,7 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
         budget=budget,
         memory_limit=case.memory,
         beside=cfp.templates.__all__,
+        audit=audit,
         cache_dir=cache,
         progress=True,
     )
@@ -130,21 +132,31 @@ def run(case: Case, cache: Path, budget: str) -> dict[str, Any]:
             for one in plan.evidence.confirmed[1:]
         },
         "splits": splits_of(plan),
-        "free": free_replays(cache, case.mesh),
+        "free": free_replays(full_steps(cache, case.mesh, but=before)),
         "notes": list(plan.notes),
     }
 
 
-def free_replays(cache: Path, mesh: tuple[int, ...]) -> Mapping[str, tuple[float, float]]:
-    """Returns, of every full step of this mesh in the store, what its run took less what it takes
-    to start one, and what its replay with free collectives takes: they should agree."""
+def full_steps(
+    cache: Path, mesh: tuple[int, ...], but: Container[str] = ()
+) -> dict[str, Measurement]:
+    """Returns the full steps of this mesh in the store that have a schedule, by key."""
     shape = "x".join(map(str, mesh))
-    found = {}
     with Store.open(cache) as store:
-        for row in store.entries():
-            one = Measurement.from_json(row.document)
-            schedule = None if one.shares is None else one.shares.schedule
-            if row.environment.startswith(f"{shape} ") and "full step" in row.name and schedule:
-                free_s = replay(schedule, Free()).time_s
-                found[f"{row.name} {one.key[:8]}"] = one.time_s, free_s
-    return found
+        rows = [
+            Measurement.from_json(row.document)
+            for row in store.entries()
+            if row.environment.startswith(f"{shape} ") and row.name.startswith("full step")
+        ]
+    scheduled = [one for one in rows if one.shares is not None and one.shares.schedule is not None]
+    return {one.key: one for one in scheduled if one.key not in but}
+
+
+def free_replays(steps: Mapping[str, Measurement]) -> dict[str, tuple[float, float]]:
+    """Returns, of full steps, what a run took less what it takes to start one, and what its replay
+    with free collectives takes: they should agree."""
+    return {
+        f"{one.name} {key[:8]}": (one.time_s, replay(one.shares.schedule, Free()).time_s)
+        for key, one in steps.items()
+        if one.shares is not None and one.shares.schedule is not None
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench.gpu import limits
 from bench.gpu.__main__ import main
-from bench.gpu.cases import MESHES, NETWORKS, Case, cases, free_replays
+from bench.gpu.cases import MESHES, NETWORKS, Case, cases, free_replays, full_steps
 from bench.gpu.table import page, read
 
 from cfp.errors import CfpError
@@ -99,10 +99,13 @@ def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         for where, names in rows.items():
             for name in names:
-                one = Measurement(f"{where}{name}", name, (0.8, 0.7), memory=memory, shares=shares)
+                key, runs_s = f"{where}{name}", (0.8, 0.7)
+                one = Measurement(key, name, runs_s, overhead_s=0.1, memory=memory, shares=shares)
                 store.put(Record(one.key, "p", name, where, one.to_json(), time.time()))
-    (found,) = free_replays(tmp_path, (8,)).values()
-    assert found == (0.75, 0.75)
+    (ours,) = full_steps(tmp_path, (8,)).values()
+    assert ours.name == "full step: ours"
+    assert list(free_replays({"key": ours}).values()) == [(0.65, 0.75)]
+    assert not full_steps(tmp_path, (8,), but=[ours.key])
 
 
 def test_without_a_gpu_it_says_what_it_needs(

@@ -24,11 +24,13 @@ from cfp.profile.runners.stand_in import LocalDevices, find_gpus
 from tests.links.test_replay import FREE
 
 pytestmark = pytest.mark.gpu
-WIDTH, ROWS, LAYERS = 8192, 32768, 4  # one of 8 devices computes for about 40 ms on an H200
+# one of 8 devices computes for about 20 ms on an H200, and memory is the limit: where power is, the
+# clock varies, and the same kernels took up to 15 % longer in one run than in another
+WIDTH, ROWS, LAYERS = 256, 2**23, 4
 RATE = 1e-3
 AGREES = 0.05  # of the measured time: what the kernels of a long step leave out are its gaps
-HIDES = 0.15  # of the full step: in it collectives hide behind kernels of other segments, too. On
-# an H200 the sum of the segments was 7 % more on one axis, and 10 % on two
+COMPOSES = 0.1  # of what a full step computes
+HIDES = 0.15  # of the full step: in it collectives hide behind kernels of other segments, too
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def flags() -> Iterator[None]:
 
 def large_step() -> tuple[Any, tuple[Any, ...]]:
     """Returns a step of tens of milliseconds, in which the host is ahead of the device: layers of
-    two large products, which have few options and compile soon."""
+    two products, which have few options and compile soon."""
     weights = {
         "up": jax.ShapeDtypeStruct((WIDTH, 2 * WIDTH), jnp.bfloat16),
         "down": jax.ShapeDtypeStruct((2 * WIDTH, WIDTH), jnp.bfloat16),
@@ -113,12 +115,12 @@ def test_another_mesh_takes_kernels_over(planned: tuple[cfp.Plan, Path]) -> None
     step, args = large_step()
     mesh = AbstractMesh((2, 4), ("x", "y"))
     links = "h200_nvlink,h200_nvlink"
-    found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="60s")
+    found = cfp.plan(step, *args, mesh=mesh, links=links, cache_dir=cache, budget="40s")
     assert found.evidence is not None
     assert found.evidence.taken_over > 0
     own, predicted = found.evidence.own, found.predicted
     assert own is not None, found.notes
     assert own.compute_s is not None
     assert predicted is not None
-    assert predicted.compute_s == pytest.approx(own.compute_s, rel=AGREES)
+    assert predicted.compute_s == pytest.approx(own.compute_s, rel=COMPOSES)
     assert (1 - AGREES) * own.time_s < predicted.time_s < (1 + HIDES) * own.time_s

@@ -14,7 +14,8 @@ from cfp.links.schedule import Schedule, read_schedule
 from cfp.profile.runners.stand_in_worker import GAP_NS, gpu_kernels, kernel_times
 from tests.links.test_replay import FREE
 
-Kernel = tuple[str, str, int, int]  # the kernel's name, `hlo_op`, start and end in nanoseconds
+# the kernel's name, `hlo_op`, start and end in nanoseconds, and who launched it or was launched
+Kernel = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
 
 def plane(name: str, lines: dict[str, Sequence[Kernel]]) -> str:
@@ -22,11 +23,12 @@ def plane(name: str, lines: dict[str, Sequence[Kernel]]) -> str:
     text, names = [], dict[str, int]()
     for line, events in lines.items():
         body = []
-        for cuda, op, start, end in events:
+        for cuda, op, start, end, *launch in events:
             for one in (cuda, op):
                 names.setdefault(one, len(names) + 1)
             span = f"offset_ps: {start}000 duration_ps: {end - start}000"
             stat = f"stats {{ metadata_id: 1 ref_value: {names[op]} }}" if op else ""
+            stat += "".join(f"stats {{ metadata_id: 2 int64_value: {one} }}" for one in launch)
             body.append(f"events {{ metadata_id: {names[cuda]} {span} {stat} }}")
         text.append(f'lines {{ name: "{line}" {" ".join(body)} }}')
     for key, value in names.items():
@@ -35,14 +37,14 @@ def plane(name: str, lines: dict[str, Sequence[Kernel]]) -> str:
             entry = f'value {{ id: {value + 100} name: "{key}" }}'
             text.append(f"stat_metadata {{ key: {value + 100} {entry} }}")
     stats = 'stat_metadata { key: 1 value { id: 1 name: "hlo_op" } }'
+    stats += 'stat_metadata { key: 2 value { id: 2 name: "correlation_id" } }'
     joined = " ".join(text).replace("ref_value: ", "ref_value: 10")
     return f'planes {{ name: "{name}" {stats} {joined} }}'
 
 
-def recording(*planes: str) -> ProfileData:
-    host = plane(
-        "/host:CPU", {"python": [("cfp:0", "", 0, 10**6), ("cfp:1", "", 10**6, 2 * 10**6)]}
-    )
+def recording(*planes: str, launches: Sequence[Kernel] = ()) -> ProfileData:
+    marks = [("cfp:0", "", 0, 10**6), ("cfp:1", "", 10**6, 2 * 10**6)]
+    host = plane("/host:CPU", {"python": [*marks, *launches]})
     return ProfileData.from_text_proto(host + "".join(planes))
 
 
@@ -73,6 +75,24 @@ def test_runs_and_devices_are_averaged_and_long_gaps_are_the_hosts() -> None:
     times = kernel_times(recording(*gpus), MARKS, gpu_kernels)
     first = (100 + (300 + GAP_NS + 100)) / 2  # of the second device the gap counts as `GAP_NS`
     assert times["a"]["k"] == pytest.approx((first + 300) / 2 * 1e-9)
+
+
+def test_the_gap_before_a_kernel_that_the_host_was_late_with_is_the_usual_one() -> None:
+    """Of five kernels the second and third were in the device's queue, the others not."""
+    kernels: list[Kernel] = [
+        ("k", "k1", 100, 1000, 1),
+        ("k", "k2", 2000, 3000, 2),
+        ("k", "k3", 3500, 4000, 3),
+        ("k", "k4", 7000, 8000, 4),
+        ("k", "k5", 90_000, 91_000, 5),
+    ]
+    ends = (50, 900, 2900, 6900, 80_000)
+    launches = [("launch", "", end - 10, end, i + 1) for i, end in enumerate(ends)]
+    gpu = plane("/device:GPU:0", {"Stream #1": kernels})
+    times = kernel_times(recording(gpu, launches=launches), {"cfp:0": "a"}, gpu_kernels)["a"]
+    usual = (0 + 1000 + 500) / 3
+    spans = {"k1": 900, "k2": 2000, "k3": 1000, "k4": usual + 1000, "k5": usual + 1000}
+    assert times == {name: pytest.approx(ns * 1e-9) for name, ns in spans.items()}
 
 
 def test_a_run_without_kernels_has_no_times() -> None:

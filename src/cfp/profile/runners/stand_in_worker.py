@@ -9,11 +9,13 @@ measured kernels, which any network can be put under (`cfp.links.replay`).
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -26,12 +28,12 @@ from cfp.profile.runners.executable import Executable
 from cfp.profile.runners.job import MeshSpec, Shares, WorkerGroup
 from cfp.profile.runners.session import Session
 from cfp.profile.runners.worker import main, mesh_of, take_settings
-from cfp.profile.runners.xplane import Event, Line, communicates, read_planes
+from cfp.profile.runners.xplane import LAUNCH, Event, Line, communicates, read_planes
 
 # what a plane of a recording, by its name and its lines, has of kernels: a list for every device
 KernelLines = Callable[[str, Sequence[Line]], Iterable[list[Event]]]
-GAP_NS = 5e3  # nanoseconds: a device that has the next kernel in its queue starts it within 1 or 2
-# microseconds, and a host that is late takes 5 and more to bring one
+GAP_NS = 5e3  # nanoseconds: a device that has the next kernel in its queue starts it within 4
+# microseconds; a longer gap is the host's, where a recording does not say when it was launched
 _GRAPH = "command_buffer"  # how XLA names a CUDA graph; its kernels have names of their own
 UNRECORDED = "the profiler recorded nothing of it, so that its time is not known"
 
@@ -43,27 +45,46 @@ def kernel_times(
     average device: by key of `marks`, as of `shares`, and then by the instruction's name.
 
     `kernels` says what the events of a plane are kernels of. A kernel's time is what it adds to
-    those before it, with the gap before it as far as that is no longer than `GAP_NS`: a longer one
-    is the host's, which is late in a short program and ahead of the device in a whole step.
+    those before it, with the gap before it, up to `GAP_NS`. The host is late with the kernels of a
+    short program, and ahead of the device in a whole step: where a kernel was launched after those
+    before it had ended, its gap counts as those of the recording's other kernels do on average.
     """
     planes = list(read_planes(data))
-    host = [line for name, lines in planes if name == "/host:CPU" for line in lines]
-    runs = [event for line in host for event in line.events if event.name in marks]
+    threads = [line for name, lines in planes if name == "/host:CPU" for line in lines]
+    host = [event for thread in threads for event in thread.events]
+    runs = [event for event in host if event.name in marks]
+    launched = {event.stats[LAUNCH]: event.end_ns for event in host if LAUNCH in event.stats}
     devices = [found for name, lines in planes for found in kernels(name, lines)]
-    count: dict[str, int] = defaultdict(int)
-    found: dict[str, dict[str, float]] = {}
+    rows: dict[str, list[_Row]] = {}
     for run in runs:
-        times = found.setdefault(marks[run.name], defaultdict(float))
-        count[marks[run.name]] += 1
         inside = [
             [one for one in device if run.start_ns <= one.start_ns < run.end_ns]
             for device in devices
         ]
         busy = [device for device in inside if device]
-        for device in busy:
-            for name, seconds in _in_a_row(device):
-                times[name] += seconds / len(busy)
-    return {key: {name: s / count[key] for name, s in found[key].items()} for key in found}
+        of_key = rows.setdefault(marks[run.name], [])
+        of_key += (row for device in busy for row in _in_a_row(device, launched, 1 / len(busy)))
+    gaps_ns = [row.gap_ns for found in rows.values() for row in found if row.gap_ns is not None]
+    usual_ns = statistics.fmean(gaps_ns) if gaps_ns else 0.0
+    count = Counter(marks[run.name] for run in runs)
+    times: dict[str, dict[str, float]] = {}
+    for key, found in rows.items():
+        of_name = times.setdefault(key, defaultdict(float))
+        for row in found:
+            gap_ns = usual_ns if row.gap_ns is None else row.gap_ns
+            of_name[row.name] += (row.own_ns + gap_ns) * 1e-9 * row.share / count[key]
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A kernel: what it adds to those before it, and the gap before it, None where the host was
+    late. It counts by its device's share."""
+
+    name: str
+    own_ns: float
+    gap_ns: float | None
+    share: float
 
 
 def gpu_kernels(plane: str, lines: Sequence[Line]) -> Iterator[list[Event]]:
@@ -81,15 +102,19 @@ def gpu_kernels(plane: str, lines: Sequence[Line]) -> Iterator[list[Event]]:
     yield found
 
 
-def _in_a_row(events: Iterable[Event]) -> Iterator[tuple[str, float]]:
-    """Yields every kernel's name and the seconds that it adds, in order of time."""
+def _in_a_row(
+    events: Iterable[Event], launched: Mapping[object, float], share: float
+) -> Iterator[_Row]:
+    """Yields the kernels of one device in order of time; `launched` has the ends of launches."""
     until_ns: float | None = None
     for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
         before_ns = event.start_ns if until_ns is None else until_ns
         gap_ns = min(max(event.start_ns - before_ns, 0.0), GAP_NS)
+        launched_ns = launched.get(event.stats.get(LAUNCH), -math.inf)
+        late = until_ns is not None and launched_ns > until_ns
         own_ns = max(event.end_ns - max(event.start_ns, before_ns), 0.0)
         until_ns = max(before_ns, event.end_ns)
-        yield event.name, (gap_ns + own_ns) * 1e-9
+        yield _Row(event.name, own_ns, None if late else gap_ns, share)
 
 
 class StandInSession(Session):

@@ -26,7 +26,9 @@ from cfp.profile.runners.job import Shares
 
 Interval = tuple[float, float]
 
-_STATS = {"hlo_op", "device_ordinal", "_p", "_c"}  # the last two link an operation to its end
+LAUNCH = "correlation_id"  # links what a GPU did to the call of the host that launched it
+# what is read of an event; `_p` and `_c` link an operation to its end
+_STATS = {"hlo_op", "device_ordinal", LAUNCH, "_p", "_c"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
