@@ -140,11 +140,12 @@ class Profiler:
         self.campaign.outlook.later = self.forecast.after(stage, self.options, full_steps)
 
     def _overhead(self) -> None:
+        if self.campaign.network is not None:
+            return  # the device's own time counts, in which the host has no part
         few, many = (idle_request(self.machine, self.mesh, count) for count in IDLE)
         self.campaign.set_overhead(few, many)
-        if self.campaign.network is None:  # else the device's own time counts, which does not drift
-            largest = max(self.kinds, key=_work)
-            self.campaign.set_anchor(self.ledger.ask(largest, largest.first)[0])
+        largest = max(self.kinds, key=_work)
+        self.campaign.set_anchor(self.ledger.ask(largest, largest.first)[0])
 
     def _first(self) -> None:
         self.ledger.measure((kind, kind.first) for kind in self.kinds)

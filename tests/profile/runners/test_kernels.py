@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from jax.profiler import ProfileData
 
 from cfp.links.replay import replay
 from cfp.links.schedule import Schedule, read_schedule
-from cfp.profile.runners.stand_in_worker import GAP_NS, gpu_kernels, kernel_times
+from cfp.profile.runners.recorded import GAP_NS, gpu_kernels, recorded_runs
 from tests.links.test_replay import FREE
 
 # the kernel's name, `hlo_op`, start and end in nanoseconds, and who launched it or was launched
@@ -48,7 +48,13 @@ def recording(*planes: str, launches: Sequence[Kernel] = ()) -> ProfileData:
     return ProfileData.from_text_proto(host + "".join(planes))
 
 
+ONE = {"cfp:0": "a"}
 MARKS = {"cfp:0": "a", "cfp:1": "a"}
+
+
+def kernels_s(data: ProfileData, marks: Mapping[str, str] = ONE) -> Mapping[str, float]:
+    (found,) = recorded_runs(data, marks, gpu_kernels).values()
+    return found.kernels_s
 
 
 def test_kernels_have_the_names_of_their_instructions() -> None:
@@ -61,8 +67,8 @@ def test_kernels_have_the_names_of_their_instructions() -> None:
         ("cutlass_80_gemm", "gemm_fusion.1", 9000, 10000),
     ]
     gpu = plane("/device:GPU:0", {"Stream #14(Compute)": stream, "XLA Ops": stream})
-    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)
-    assert times["a"] == {
+    times = kernels_s(recording(gpu))
+    assert times == {
         "gemm_fusion.1": pytest.approx((4000 + 1000 + 1000) * 1e-9),  # the last one with its gap
         "loop_add_fusion": pytest.approx((1000 + 2000) * 1e-9),
     }
@@ -72,9 +78,9 @@ def test_runs_and_devices_are_averaged_and_long_gaps_are_the_hosts() -> None:
     one = {"Stream #1": [("k", "k", 0, 100), ("k", "k", 10**6, 10**6 + 300)]}
     two = {"Stream #1": [("k", "k", 0, 300), ("k", "k", 900_000, 900_000 + 100)]}
     gpus = [plane(f"/device:GPU:{i}", lines) for i, lines in enumerate((one, two))]
-    times = kernel_times(recording(*gpus), MARKS, gpu_kernels)
+    times = kernels_s(recording(*gpus), MARKS)
     first = (100 + (300 + GAP_NS + 100)) / 2  # of the second device the gap counts as `GAP_NS`
-    assert times["a"]["k"] == pytest.approx((first + 300) / 2 * 1e-9)
+    assert times["k"] == pytest.approx((first + 300) / 2 * 1e-9)
 
 
 def test_the_gap_before_a_kernel_that_the_host_was_late_with_is_the_usual_one() -> None:
@@ -89,14 +95,20 @@ def test_the_gap_before_a_kernel_that_the_host_was_late_with_is_the_usual_one() 
     ends = (50, 900, 2900, 6900, 80_000)
     launches = [("launch", "", end - 10, end, i + 1) for i, end in enumerate(ends)]
     gpu = plane("/device:GPU:0", {"Stream #1": kernels})
-    times = kernel_times(recording(gpu, launches=launches), {"cfp:0": "a"}, gpu_kernels)["a"]
+    times = kernels_s(recording(gpu, launches=launches))
     usual = (0 + 1000 + 500) / 3
     spans = {"k1": 900, "k2": 2000, "k3": 1000, "k4": usual + 1000, "k5": usual + 1000}
     assert times == {name: pytest.approx(ns * 1e-9) for name, ns in spans.items()}
 
 
+def test_the_host_has_what_is_before_the_first_kernel_and_after_the_last() -> None:
+    gpu = plane("/device:GPU:0", {"Stream #1": [("k", "k", 1000, 2000), ("k", "k", 4000, 5000)]})
+    (found,) = recorded_runs(recording(gpu), ONE, gpu_kernels).values()
+    assert found.host_s == pytest.approx((10**6 - 4000) * 1e-9)
+
+
 def test_a_run_without_kernels_has_no_times() -> None:
-    assert kernel_times(recording(), {"cfp:0": "a"}, gpu_kernels) == {"a": {}}
+    assert kernels_s(recording()) == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 3000)), min_size=1, max_size=8))
@@ -104,7 +116,7 @@ def test_kernels_never_count_twice(spans: list[tuple[int, int]]) -> None:
     """Kernels add up to what they cover and the gaps, each up to `GAP_NS`: by every nanosecond."""
     events = [(f"k{i}", f"k.{i}", at, at + long) for i, (at, long) in enumerate(spans)]
     gpu = plane("/device:GPU:0", {"Stream #1": events[::2], "Stream #2": events[1::2]})
-    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)["a"]
+    times = kernels_s(recording(gpu))
     busy = {ns for at, long in spans for ns in range(at, at + long)}
     counted = gap = 0
     for ns in range(min(busy), max(busy) + 1):
@@ -122,7 +134,7 @@ def test_a_recording_becomes_a_schedule() -> None:
     )
     stream = [("fusion_1", "fusion.1", 0, 2000), ("nccl", "all-reduce.1", 2000, 2500)]
     gpu = plane("/device:GPU:0", {"Stream #1": stream})
-    times = kernel_times(recording(gpu), {"cfp:0": "a"}, gpu_kernels)["a"]
+    times = kernels_s(recording(gpu))
     schedule = read_schedule(text, {"x": 8}, times)
     assert isinstance(schedule, Schedule)
     assert replay(schedule, FREE).time_s == pytest.approx(2e-6)

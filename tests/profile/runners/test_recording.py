@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from jax.profiler import ProfileData
 from cfp.links.kernels import fingerprint
 from cfp.links.replay import replay
 from cfp.links.schedule import Schedule, read_schedule
-from cfp.profile.runners.stand_in_worker import gpu_kernels, kernel_times
+from cfp.profile.runners.recorded import Recorded, gpu_kernels, recorded_runs
 from tests.links.test_replay import FREE
 
 FOLDER = Path(__file__).parents[2] / "links"
@@ -26,23 +27,34 @@ def text() -> str:
 
 
 @pytest.fixture(scope="module")
-def kernels_s() -> dict[str, float]:
+def recorded() -> Recorded:
     found = gzip.decompress((FOLDER / "loop_h200.xplane.pb.gz").read_bytes())
     data = ProfileData.from_serialized_xspace(found)
-    return kernel_times(data, {"cfp:0": "step", "cfp:1": "step"}, gpu_kernels)["step"]
+    return recorded_runs(data, {"cfp:0": "step", "cfp:1": "step"}, gpu_kernels)["step"]
 
 
 @pytest.fixture(scope="module")
-def schedule(text: str, kernels_s: dict[str, float]) -> Schedule:
+def kernels_s(recorded: Recorded) -> Mapping[str, float]:
+    return recorded.kernels_s
+
+
+@pytest.fixture(scope="module")
+def schedule(text: str, kernels_s: Mapping[str, float]) -> Schedule:
     return read_schedule(text, {"x": 8}, kernels_s)
 
 
-def test_kernels_fill_most_of_a_run(kernels_s: dict[str, float]) -> None:
+def test_kernels_fill_most_of_a_run(kernels_s: Mapping[str, float]) -> None:
     assert 0.8 * RUN_S < sum(kernels_s.values()) < RUN_S
     assert not any(name.startswith("all-reduce") for name in kernels_s)
 
 
-def test_kernels_have_their_places(schedule: Schedule, kernels_s: dict[str, float]) -> None:
+def test_kernels_take_what_the_host_does_not(recorded: Recorded) -> None:
+    """Without what starting the program takes, a run is its kernels."""
+    busy_s = sum(recorded.kernels_s.values())
+    assert busy_s == pytest.approx(RUN_S - recorded.host_s, rel=0.02)
+
+
+def test_kernels_have_their_places(schedule: Schedule, kernels_s: Mapping[str, float]) -> None:
     assert 0 <= schedule.unplaced_s < ASYNCHRONOUS * sum(kernels_s.values())
     assert replay(schedule, FREE).time_s == pytest.approx(sum(kernels_s.values()))
 

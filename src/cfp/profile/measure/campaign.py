@@ -216,11 +216,11 @@ class Campaign:
     def set_overhead(self, few: Request, many: Request) -> None:
         """Measures what it takes to start a program, by two that do nothing."""
         self.measure([few, many])
-        low_s, high_s = self._findings.ran_s(few.key), self._findings.ran_s(many.key)
-        if low_s is not None and high_s is not None:
-            each_s = max(0.0, high_s - low_s) / (many.arguments - few.arguments)
+        low, high = self.known[few.key], self.known[many.key]
+        if low.failed is None and high.failed is None:
+            each_s = max(0.0, high.time_s - low.time_s) / (many.arguments - few.arguments)
             self.running.each_s = each_s
-            self.running.base_s = max(0.0, low_s - few.arguments * each_s)
+            self.running.base_s = max(0.0, low.time_s - few.arguments * each_s)
 
     def set_anchor(self, request: Request) -> None:
         """Makes this program the anchor: all that is measured from here on runs in turn with it."""

@@ -64,10 +64,6 @@ class Findings:
             limit_s = cutoff * (self._best[request.group] + overhead_s)
         return limit_s / self._usual_drift.usual
 
-    def ran_s(self, key: str) -> float | None:
-        """Returns what a run of a program took here; None where it does not run."""
-        return self._ran_s.get(key)
-
     def anchor_s(self, key: str) -> float:
         """Returns what a program takes where the anchor's drift is one."""
         return self._ran_s[key] / self._drifts[key]

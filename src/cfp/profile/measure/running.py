@@ -4,6 +4,8 @@ They run in turn with the anchor (`rounds`). What it takes to start a program is
 its measurement:
 
     overhead = base_s + arguments * each_s
+
+or, of a device that stands in for others, what the recording shows of it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import Anchor, Effort, Rounds
 from cfp.profile.programs.requests import Request
-from cfp.profile.runners.job import Compiled
+from cfp.profile.runners.job import Compiled, Shares
 from cfp.profile.runners.runner import Runner
 
 
@@ -63,7 +65,7 @@ class Running:
             made[request.key] = replace(
                 result,
                 name=request.name,
-                overhead_s=self._overhead_s(request),
+                overhead_s=self._overhead_s(request, result.shares),
                 compile_s=compiled.seconds,
                 memory=compiled.memory,
                 collectives=compiled.collectives,
@@ -103,5 +105,7 @@ class Running:
             for request in wave
         }
 
-    def _overhead_s(self, request: Request) -> float:
+    def _overhead_s(self, request: Request, shares: Shares | None = None) -> float:
+        if shares is not None and shares.host_s:
+            return shares.host_s
         return self.base_s + request.arguments * self.each_s

@@ -99,7 +99,8 @@ class Shares:
 
     On a device that stands in for others the collectives do nothing: `schedule` is the program's,
     with its measured kernels, or `unreplayed` says why there is none. A replay then says what
-    communication takes: `transfer_s` of it, and `hidden_s` behind computation.
+    communication takes: `transfer_s` of it, and `hidden_s` behind computation. `host_s` is what a
+    run takes beyond the device's time, before its first kernel and after its last.
     """
 
     compute_s: float
@@ -108,6 +109,7 @@ class Shares:
     hidden_s: float = 0.0
     schedule: Schedule | None = None
     unreplayed: str = ""
+    host_s: float = 0.0
 
     def scaled(self, factor: float) -> Shares:
         """Returns the shares of a run that takes `factor` times as long."""

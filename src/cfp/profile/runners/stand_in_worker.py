@@ -9,13 +9,8 @@ measured kernels, which any network can be put under (`cfp.links.replay`).
 
 from __future__ import annotations
 
-import math
-import re
-import statistics
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,95 +21,11 @@ from cfp.links.kernels import Kernels, read_kernels
 from cfp.links.schedule import NotReplayable, read_schedule
 from cfp.profile.runners.executable import Executable
 from cfp.profile.runners.job import MeshSpec, Shares, WorkerGroup
+from cfp.profile.runners.recorded import KernelLines, Recorded, gpu_kernels, recorded_runs
 from cfp.profile.runners.session import Session
 from cfp.profile.runners.worker import main, mesh_of, take_settings
-from cfp.profile.runners.xplane import LAUNCH, Event, Line, communicates, read_planes
 
-# what a plane of a recording, by its name and its lines, has of kernels: a list for every device
-KernelLines = Callable[[str, Sequence[Line]], Iterable[list[Event]]]
-GAP_NS = 5e3  # nanoseconds: a device that has the next kernel in its queue starts it within 4
-# microseconds; a longer gap is the host's, where a recording does not say when it was launched
-_GRAPH = "command_buffer"  # how XLA names a CUDA graph; its kernels have names of their own
 UNRECORDED = "the profiler recorded nothing of it, so that its time is not known"
-
-
-def kernel_times(
-    data: ProfileData, marks: Mapping[str, str], kernels: KernelLines
-) -> dict[str, dict[str, float]]:
-    """Returns the seconds that one run of each program spends in each of its instructions, on an
-    average device: by key of `marks`, as of `shares`, and then by the instruction's name.
-
-    `kernels` says what the events of a plane are kernels of. A kernel's time is what it adds to
-    those before it, with the gap before it, up to `GAP_NS`. The host is late with the kernels of a
-    short program, and ahead of the device in a whole step: where a kernel was launched after those
-    before it had ended, its gap counts as those of the recording's other kernels do on average.
-    """
-    planes = list(read_planes(data))
-    threads = [line for name, lines in planes if name == "/host:CPU" for line in lines]
-    host = [event for thread in threads for event in thread.events]
-    runs = [event for event in host if event.name in marks]
-    launched = {event.stats[LAUNCH]: event.end_ns for event in host if LAUNCH in event.stats}
-    devices = [found for name, lines in planes for found in kernels(name, lines)]
-    rows: dict[str, list[_Row]] = {}
-    for run in runs:
-        inside = [
-            [one for one in device if run.start_ns <= one.start_ns < run.end_ns]
-            for device in devices
-        ]
-        busy = [device for device in inside if device]
-        of_key = rows.setdefault(marks[run.name], [])
-        of_key += (row for device in busy for row in _in_a_row(device, launched, 1 / len(busy)))
-    gaps_ns = [row.gap_ns for found in rows.values() for row in found if row.gap_ns is not None]
-    usual_ns = statistics.fmean(gaps_ns) if gaps_ns else 0.0
-    count = Counter(marks[run.name] for run in runs)
-    times: dict[str, dict[str, float]] = {}
-    for key, found in rows.items():
-        of_name = times.setdefault(key, defaultdict(float))
-        for row in found:
-            gap_ns = usual_ns if row.gap_ns is None else row.gap_ns
-            of_name[row.name] += (row.own_ns + gap_ns) * 1e-9 * row.share / count[key]
-    return times
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A kernel: what it adds to those before it, and the gap before it, None where the host was
-    late. It counts by its device's share."""
-
-    name: str
-    own_ns: float
-    gap_ns: float | None
-    share: float
-
-
-def gpu_kernels(plane: str, lines: Sequence[Line]) -> Iterator[list[Event]]:
-    """Yields the kernels of one GPU, named by their instructions; inside a CUDA graph that is the
-    kernel's own name. Nothing that communicates is among them."""
-    if not re.fullmatch(r"/device:GPU:\d+", plane):
-        return
-    found = []
-    for line in lines:
-        for event in line.events if line.name.startswith("Stream") else ():
-            if not communicates(event):
-                op = event.stats.get("hlo_op")
-                named = isinstance(op, str) and op and not op.startswith(_GRAPH)
-                found.append(replace(event, name=str(op)) if named else event)
-    yield found
-
-
-def _in_a_row(
-    events: Iterable[Event], launched: Mapping[object, float], share: float
-) -> Iterator[_Row]:
-    """Yields the kernels of one device in order of time; `launched` has the ends of launches."""
-    until_ns: float | None = None
-    for event in sorted(events, key=lambda one: (one.start_ns, one.end_ns)):
-        before_ns = event.start_ns if until_ns is None else until_ns
-        gap_ns = min(max(event.start_ns - before_ns, 0.0), GAP_NS)
-        launched_ns = launched.get(event.stats.get(LAUNCH), -math.inf)
-        late = until_ns is not None and launched_ns > until_ns
-        own_ns = max(event.end_ns - max(event.start_ns, before_ns), 0.0)
-        until_ns = max(before_ns, event.end_ns)
-        yield _Row(event.name, own_ns, None if late else gap_ns, share)
 
 
 class StandInSession(Session):
@@ -135,8 +46,8 @@ class StandInSession(Session):
         }
 
     def shares(self, data: ProfileData, marks: Mapping[str, str]) -> dict[str, Shares]:
-        times = kernel_times(data, marks, self.kernels)
-        return {key: self._scheduled(key, found) for key, found in times.items()}
+        found = recorded_runs(data, marks, self.kernels)
+        return {key: self._scheduled(key, one) for key, one in found.items()}
 
     def kernels_of(self, executable: Executable) -> Kernels | None:
         """Returns what says which other programs have the same kernels; None where a program cannot
@@ -149,12 +60,13 @@ class StandInSession(Session):
     def _axes(self) -> dict[str, int]:
         return {str(name): int(size) for name, size in self.mesh.shape.items()}
 
-    def _scheduled(self, key: str, kernels_s: Mapping[str, float]) -> Shares:
+    def _scheduled(self, key: str, run: Recorded) -> Shares:
         try:
-            schedule = read_schedule(self.text(key), self._axes(), kernels_s)
+            schedule = read_schedule(self.text(key), self._axes(), run.kernels_s)
         except NotReplayable as error:
             return Shares(0.0, 0.0, 0.0, unreplayed=str(error))
-        return Shares(sum(kernels_s.values()), 0.0, 0.0, schedule=schedule)
+        compute_s = sum(run.kernels_s.values())
+        return Shares(compute_s, 0.0, 0.0, schedule=schedule, host_s=run.host_s)
 
 
 def open_gpus(spec: MeshSpec, settings: Mapping[str, Any], group: WorkerGroup | None) -> Mesh:
