@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cfp.planning.audit import NO_TIME
+
 Row = Mapping[str, Any]
 WITHIN = 0.05  # what predictions and replays should agree to
 MOST_S = 600.0  # seconds that planning one case may take
@@ -92,7 +94,7 @@ def _ratios(row: Row, names: Sequence[str]) -> list[str]:
 
 def _brief(why_not: str) -> str:
     """Returns why a step did not run, without what an allocator says of it."""
-    return ": ".join(why_not.split(": ")[:2])
+    return "no time" if NO_TIME in why_not else ": ".join(why_not.split(": ")[:2])
 
 
 def _free(row: Row) -> list[str]:

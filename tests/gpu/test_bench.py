@@ -7,19 +7,23 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.gpu import limits
+from bench.gpu import beside, limits
 from bench.gpu.__main__ import main
 from bench.gpu.cases import MESHES, NETWORKS, Case, cases, free_replays, full_steps
 from bench.gpu.table import page, read
+from jax.sharding import AbstractMesh
 
 from cfp.errors import CfpError
 from cfp.links import find_links
 from cfp.links.schedule import Moment, Schedule, Transfer
+from cfp.planning.audit import NO_TIME
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.store import Record, Store
 from cfp.profile.runners import stand_in
 from cfp.profile.runners.job import Memory, Shares
 from cfp.profile.runners.stand_in import NEEDS, LocalDevices, StandIn
+from tests.planning.absent import make_step as small_step
+from tests.profile.runners.cpu_stand_in import CPU
 
 ROW = {
     "case": "llama-7b-b16-8-h200_nvlink",
@@ -106,6 +110,27 @@ def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
     assert ours.name == "full step: ours"
     assert list(free_replays({"key": ours}).values()) == [(0.65, 0.75)]
     assert not full_steps(tmp_path, (8,), but=[ours.key])
+
+
+def test_templates_that_a_budget_left_no_time_for_run_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Virtual CPU devices take the GPU's place; cases that differ in their links share the run."""
+    monkeypatch.setattr(stand_in, "GPU", CPU)
+    monkeypatch.setattr(Case, "step", lambda case: small_step())
+    monkeypatch.setattr(Case, "abstract_mesh", AbstractMesh((4,), ("x",)))
+    late = {"fsdp": f"not run: {NO_TIME}", "data_parallel": 2.0}
+    files = [tmp_path / "gpu" / case.file for case in cases(["gpt"], [(8,)], NETWORKS)]
+    files[0].parent.mkdir()
+    for path in files:
+        path.write_text(json.dumps({**ROW, "case": path.stem, "ratios": late}))
+    words = ["--models", "gpt", "--meshes", "8", "--templates", "data_parallel", "fsdp"]
+    store = tmp_path / "store"
+    assert beside.main([*words, "--out", str(files[0].parent), "--cache", str(store)]) == 0
+    fast, slow = (json.loads(path.read_text())["ratios"] for path in files)
+    assert fast["data_parallel"] == slow["data_parallel"] == 2.0
+    assert 0 < fast["fsdp"] < slow["fsdp"]
+    assert len(full_steps(store, (4,))) == 1
 
 
 def test_without_a_gpu_it_says_what_it_needs(

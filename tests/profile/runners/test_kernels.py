@@ -11,7 +11,7 @@ from jax.profiler import ProfileData
 
 from cfp.links.replay import replay
 from cfp.links.schedule import Schedule, read_schedule
-from cfp.profile.runners.recorded import GAP_NS, gpu_kernels, recorded_runs
+from cfp.profile.runners.stand_in_worker import GAP_NS, gpu_kernels, recorded_runs
 from tests.links.test_replay import FREE
 
 # the kernel's name, `hlo_op`, start and end in nanoseconds, and who launched it or was launched

@@ -12,7 +12,7 @@ from jax.profiler import ProfileData
 from cfp.links.kernels import fingerprint
 from cfp.links.replay import replay
 from cfp.links.schedule import Schedule, read_schedule
-from cfp.profile.runners.recorded import Recorded, gpu_kernels, recorded_runs
+from cfp.profile.runners.stand_in_worker import Recorded, gpu_kernels, recorded_runs
 from tests.links.test_replay import FREE
 
 FOLDER = Path(__file__).parents[2] / "links"
