@@ -169,7 +169,10 @@ def test_kill_9_during_profiling(
     assert "What was measured is kept" in line
     if victim:  # started again they go on
         there = measured(store)
-        again = finish([*LAUNCH, *options, "--budget", "6s", "--json"])
+        for budget in ("6s", "40s"):  # a busy machine needs longer
+            again = finish([*LAUNCH, *options, "--budget", budget, "--json"])
+            if again.returncode == 0:
+                break
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["loaded"] >= there > 0
 
