@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cfp.profile.runners import session
-from cfp.profile.runners.executable import POOL, make_input, repeat_pool
+from cfp.profile.runners.executable import POOL, make_input, reason, repeat_pool
 from cfp.profile.runners.in_process import InProcessRunner
 from cfp.profile.runners.job import Compiled, Failed, Fill, Job, Memory
 from cfp.profile.runners.local_devices import one_device
@@ -186,6 +186,15 @@ def test_what_is_wrong_fails_in_one_line(mesh: Mesh, runner: InProcessRunner) ->
     assert runner.run("bytes", 10) == answers["bytes"]
     with pytest.raises(KeyError):
         runner.run("unheard of", 10)
+
+
+def test_what_a_gpus_allocator_says_is_one_sentence() -> None:
+    said = (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 66.20GiB with allocator "
+        "GPU_0_bfc on device 0. [executable_name='jit_program'] [tf-allocator-allocation-error='']"
+    )
+    asked = "trying to allocate 66.20GiB with allocator GPU_0_bfc on device 0"
+    assert reason(RuntimeError(said)) == f"out of memory: {asked}"
 
 
 def test_out_of_memory_is_recognised(mesh: Mesh, runner: InProcessRunner) -> None:
