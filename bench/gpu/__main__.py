@@ -7,12 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from bench.gpu.cases import BATCH, MESHES, NETWORKS, SIZES, cases, run
+from bench.gpu.cases import BATCH, MESHES, NETWORKS, RESULTS, SIZES, cases, has_gpu, run
 from bench.gpu.table import page, read
-from cfp.errors import CfpError
-from cfp.profile.runners import stand_in
-
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -36,10 +32,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
     parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
     given = parser.parse_args(words)
-    try:
-        stand_in.GPU.find()
-    except CfpError as error:
-        print(f"bench.gpu: {error}", file=sys.stderr)
+    if not has_gpu("bench.gpu"):
         return 1
     given.out.mkdir(parents=True, exist_ok=True)
     sizes = {"batch": given.batch, "layers": given.layers, "memory": given.memory}

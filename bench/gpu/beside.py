@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cfp
-from bench.gpu.__main__ import RESULTS, shape_of
-from bench.gpu.cases import MESHES, SIZES, Case, cases
+from bench.gpu.__main__ import shape_of
+from bench.gpu.cases import MESHES, RESULTS, SIZES, Case, cases, has_gpu
 from bench.gpu.table import page, read
 from cfp import Plan
 from cfp.layouts import auto_mesh
@@ -40,6 +40,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="a file for each case")
     parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
     given = parser.parse_args(words)
+    if not has_gpu("bench.gpu.beside"):
+        return 1
     for model, mesh in itertools.product(given.models, given.meshes):
         for names in _waves(given.templates):
             for case in cases([model], [mesh], MESHES[mesh]):

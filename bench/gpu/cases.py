@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ import cfp
 from bench.environment import environment
 from bench.planned import splits_of
 from cfp.devices import axis_names
+from cfp.errors import CfpError
 from cfp.links.replay import replay
 from cfp.models import config, make_step
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.store import Store
+from cfp.profile.runners import stand_in
 from cfp.training.flops import model_flops
 from cfp.training.peaks import peak_flops, product_dtype
 
+RESULTS = Path(__file__).parents[1] / "results"
 SIZES = {"llama": "7b", "gpt": "6.7b", "moe": "7.1b"}  # the paper's
 BATCH = 16
 MESHES: dict[tuple[int, ...], tuple[str, ...]] = {
@@ -65,6 +69,16 @@ class Case:
         sizes = {"batch": self.batch, "layers": self.layers, "dtype": "bfloat16"}
         step, args = make_step(config(self.model, SIZES[self.model], **sizes), abstract=True)
         return jax.jit(step, donate_argnums=0), args
+
+
+def has_gpu(program: str) -> bool:
+    """Returns whether a GPU is here that can stand in; where not, says what the program needs."""
+    try:
+        stand_in.GPU.find()
+    except CfpError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 class Free:
@@ -140,7 +154,7 @@ def run(case: Case, cache: Path, budget: str, audit: int) -> dict[str, Any]:
 def full_steps(
     cache: Path, mesh: tuple[int, ...], but: Container[str] = ()
 ) -> dict[str, Measurement]:
-    """Returns the full steps of this mesh in the store that have a schedule, by key."""
+    """Returns the full steps of this mesh in the store, by key."""
     shape = "x".join(map(str, mesh))
     with Store.open(cache) as store:
         rows = [
@@ -148,15 +162,15 @@ def full_steps(
             for row in store.entries()
             if row.environment.startswith(f"{shape} ") and row.name.startswith("full step")
         ]
-    scheduled = [one for one in rows if one.shares is not None and one.shares.schedule is not None]
-    return {one.key: one for one in scheduled if one.key not in but}
+    return {one.key: one for one in rows if one.key not in but}
 
 
 def free_replays(steps: Mapping[str, Measurement]) -> dict[str, tuple[float, float]]:
-    """Returns, of full steps, what a run took less what it takes to start one, and what its replay
-    with free collectives takes: they should agree."""
-    return {
-        f"{one.name} {key[:8]}": (one.time_s, replay(one.shares.schedule, Free()).time_s)
-        for key, one in steps.items()
-        if one.shares is not None and one.shares.schedule is not None
-    }
+    """Returns, of full steps that have a schedule, what a run took less the host's part of it, and
+    what its replay with free collectives takes: they should agree."""
+    found = {}
+    for key, one in steps.items():
+        if one.shares is not None and one.shares.schedule is not None:
+            free_s = replay(one.shares.schedule, Free()).time_s
+            found[f"{one.name} {key[:8]}"] = one.time_s - one.shares.host_s, free_s
+    return found

@@ -21,15 +21,13 @@ from typing import Any
 
 import cfp
 from bench.environment import environment
-from bench.gpu.cases import Case
+from bench.gpu.cases import RESULTS, Case, has_gpu
 from bench.planned import checkpointed, splits_of
 from cfp import Plan
 from cfp.errors import CfpError
 from cfp.memory_size import parse_memory
-from cfp.profile.runners import stand_in
 from cfp.templates.by_name import make_templates
 
-RESULTS = Path(__file__).parents[1] / "results"
 LINKS = "h200_nvlink"
 OURS, FSDP, CHECKPOINTED = "cfp", "fsdp", "fsdp, checkpointed"
 TEMPLATES = ("zero1", FSDP, "megatron_sp")
@@ -52,10 +50,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu_limits", help="a file for each")
     parser.add_argument("--cache", type=Path, default=Path("gpu-cache"), help="the store")
     given = parser.parse_args(words)
-    try:
-        stand_in.GPU.find()
-    except CfpError as error:
-        print(f"bench.gpu.limits: {error}", file=sys.stderr)
+    if not has_gpu("bench.gpu.limits"):
         return 1
     given.out.mkdir(parents=True, exist_ok=True)
     for memory, batch, layers in SIZES[: given.first]:

@@ -94,7 +94,7 @@ def test_every_case_has_a_file_and_links_that_fit() -> None:
 
 def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
     schedule = Schedule((Moment(0.25, Transfer("all-reduce", ("x",), 8), 0), Moment(0.5)))
-    shares = Shares(0.75, 0.0, 0.0, schedule=schedule)
+    shares = Shares(0.75, 0.0, 0.0, schedule=schedule, host_s=0.1)
     memory = Memory(1, 1, 1, 0)
     rows = {
         "8 NVIDIA H200 (1 of them here, standing in)": ("full step: ours", "segment 0: batch"),
@@ -104,7 +104,7 @@ def test_free_replays_are_of_full_steps_of_the_mesh(tmp_path: Path) -> None:
         for where, names in rows.items():
             for name in names:
                 key, runs_s = f"{where}{name}", (0.8, 0.7)
-                one = Measurement(key, name, runs_s, overhead_s=0.1, memory=memory, shares=shares)
+                one = Measurement(key, name, runs_s, memory=memory, shares=shares)
                 store.put(Record(one.key, "p", name, where, one.to_json(), time.time()))
     (ours,) = full_steps(tmp_path, (8,)).values()
     assert ours.name == "full step: ours"
@@ -137,7 +137,7 @@ def test_without_a_gpu_it_says_what_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stand_in, "GPU", StandIn(missing, "", ()))
-    for of in (main, limits.main):
+    for of in (main, limits.main, beside.main):
         assert of(["--out", str(tmp_path / "gpu")]) == 1
         assert "standing in for its devices" in capsys.readouterr().err
     assert not (tmp_path / "gpu").exists()

@@ -13,7 +13,6 @@ import pytest
 from cfp.errors import CfpError
 from cfp.profile import api
 from cfp.profile.measure import campaign as module
-from cfp.profile.measure.compiling import WorkerPrograms
 from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.rounds import Effort, OutOfTime
 from cfp.profile.measure.store import Store, StoreWarning
@@ -166,19 +165,6 @@ def test_together_goes_on_without_what_compiles_too_long(clock: Clock, tmp_path:
     assert not runner.pending
     with pytest.raises(OutOfTime):  # what runs in its own time is waited for
         new_campaign(runner, tmp_path, effort=effort, budget_s=2.5).measure(requests(*"efg"))
-
-
-@pytest.mark.parametrize(("left_s", "alone"), [(50.0, True), (100.0, False)])
-def test_the_first_is_compiled_alone_where_there_may_be_no_time_for_all(
-    clock: Clock, left_s: float, alone: bool
-) -> None:
-    """Three of 10 s each take more than half of 50 s, if they take cores from one another."""
-    runner = FakeRunner(clock, compile_s=10.0)
-    programs = WorkerPrograms(runner, abreast=8)
-    made = programs.compile_in_time((), tuple(requests(*"abc")), clock.now + left_s, 10.0)
-    assert [one.key for one in made] == [*"abc"]
-    waits = [keys for kind, keys in runner.calls if kind == "finished"]
-    assert waits == ([("a",), ("b", "c")] if alone else [("a", "b", "c")])
 
 
 def test_together_goes_on_without_what_runs_too_long(clock: Clock, tmp_path: Path) -> None:

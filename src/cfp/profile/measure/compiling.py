@@ -59,7 +59,7 @@ class WorkerPrograms:
         for; returns what is compiled. Where all of them in turn would take longer, by what one
         usually takes, the others wait until the first is done: then it is known how many there is
         time for, and compilers side by side take cores from one another (on a machine with an H200
-        three steps of GPT-6.7B took twice as long as one)."""
+        three large steps took about twice as long as one)."""
         start = time.monotonic()
         half = start + (deadline - start) / 2
         first, others = wave[:1], wave[1:]

@@ -4,8 +4,6 @@ They run in turn with the anchor (`rounds`). What it takes to start a program is
 its measurement:
 
     overhead = base_s + arguments * each_s
-
-or, of a device that stands in for others, what the recording shows of it.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from cfp.profile.measure.measurement import Measurement
 from cfp.profile.measure.progress import Progress
 from cfp.profile.measure.rounds import Anchor, Effort, Rounds
 from cfp.profile.programs.requests import Request
-from cfp.profile.runners.job import Compiled, Shares
+from cfp.profile.runners.job import Compiled
 from cfp.profile.runners.runner import Runner
 
 
@@ -65,7 +63,7 @@ class Running:
             made[request.key] = replace(
                 result,
                 name=request.name,
-                overhead_s=self._overhead_s(request, result.shares),
+                overhead_s=self._overhead_s(request),
                 compile_s=compiled.seconds,
                 memory=compiled.memory,
                 collectives=compiled.collectives,
@@ -105,7 +103,5 @@ class Running:
             for request in wave
         }
 
-    def _overhead_s(self, request: Request, shares: Shares | None = None) -> float:
-        if shares is not None and shares.host_s:
-            return shares.host_s
+    def _overhead_s(self, request: Request) -> float:
         return self.base_s + request.arguments * self.each_s

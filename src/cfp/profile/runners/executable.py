@@ -23,8 +23,8 @@ from cfp.profile.runners.job import Job, Memory
 from cfp.segments.fill import SEED, Fill
 
 POOL = 65521  # random numbers in an input before they repeat; a prime, so that rows do not
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # as XLA says that there is too little memory
-_BESIDE = re.compile(rf"^{EXHAUSTED}: (Out of memory (while )?)?|" + r" *\[[^][]*='[^']*'\]")
+_EXHAUSTED = "RESOURCE_EXHAUSTED"  # as XLA says that there is too little memory
+_BESIDE = re.compile(rf"^{_EXHAUSTED}: (Out of memory (while )?)?|" + r" *\[[^][]*='[^']*'\]")
 _NAMES = re.compile(
     r'jax\.result_info = "[^"]*"|@call_exported_\w+'
 )  # names that do not change a program
@@ -165,6 +165,6 @@ def reason(error: Exception) -> str:
     """Returns an exception in one line, without what an allocator tells its own authors."""
     text = str(error).strip()
     line = text.splitlines()[0].strip() if text else type(error).__name__
-    if isinstance(error, MemoryError) or EXHAUSTED in text:
+    if isinstance(error, MemoryError) or _EXHAUSTED in text:
         return f"out of memory: {_BESIDE.sub('', line).rstrip('.')}"
     return line
